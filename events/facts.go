@@ -70,6 +70,9 @@ type Receipt struct {
 // SetReceipt is how the intake adds the receipt to a decoded report.
 func (r *Receipt) SetReceipt(v Receipt) { *r = v }
 
+// GetReceipt tells from which report the fact was taken.
+func (r *Receipt) GetReceipt() Receipt { return *r }
+
 // NodeConfirmed: the host started and completed one full reconcile.
 type NodeConfirmed struct {
 	Receipt

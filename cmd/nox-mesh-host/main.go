@@ -1,0 +1,57 @@
+// Command nox-mesh-host is the root service on a node: it makes the machine
+// what the mesh declares, and keeps the way back open.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set when the package is built, with -ldflags "-X main.version=1.2.3".
+var version = "0.0.0-dev"
+
+const (
+	defaultCreds    = "/etc/nox-mesh-host/node.creds"
+	defaultStateDir = "/var/lib/mesh-host"
+	pinFile         = "/etc/apt/preferences.d/nox-mesh-host-rolled-back"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	err := command().ExecuteContext(ctx)
+	if err != nil && !errors.Is(err, errNotWell) {
+		fmt.Fprintln(os.Stderr, "nox-mesh-host:", err)
+	}
+	if err != nil {
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "nox-mesh-host",
+		Short:         "The mesh's service on this machine",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	var stateDir, creds string
+	root.PersistentFlags().StringVar(&stateDir, "state-dir", defaultStateDir, "where the host keeps what it knows")
+	root.PersistentFlags().StringVar(&creds, "creds", defaultCreds, "this node's credentials, from \"nox-mesh node enroll\"")
+	root.AddCommand(runCommand(&stateDir, &creds), statusCommand(&stateDir, &creds), &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of this program",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), version)
+			return err
+		},
+	})
+	return root
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"noxmesh/nodeagent"
+)
+
+func runCommand(stateDir, creds *string) *cobra.Command {
+	var url string
+	var heartbeat time.Duration
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run the host; the service manager does this",
+		Long: "Run the host: apply the newest declaration, confirm this version, then link to the mesh and follow it.\n" +
+			"It ends with status 0 after it has installed another version of itself, for the service manager to start.",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log := zerolog.New(cmd.ErrOrStderr()).With().Timestamp().Logger()
+			watchdogEvery, err := daemon.SdWatchdogEnabled(false)
+			if err != nil {
+				return fmt.Errorf("WATCHDOG_USEC of the service manager: %w", err)
+			}
+			notify := func(state string) {
+				if _, err := daemon.SdNotify(false, state); err != nil {
+					log.Warn().Err(err).Msg("telling the service manager")
+				}
+			}
+			agent, err := nodeagent.New(nodeagent.Config{
+				StateDir: *stateDir, URL: url, CredsFile: *creds, Version: version, PinFile: pinFile,
+				Timings:       nodeagent.Timings{Heartbeat: heartbeat},
+				Packages:      nodeagent.Dpkg{Log: filepath.Join(*stateDir, "install.log")},
+				Supervisor:    nodeagent.Systemd{},
+				Logger:        log,
+				Ready:         func() { notify(daemon.SdNotifyReady) },
+				Status:        func(line string) { notify("STATUS=" + line) },
+				Watchdog:      func() { notify(daemon.SdNotifyWatchdog) },
+				WatchdogEvery: watchdogEvery / 3,
+			})
+			if err != nil {
+				return err
+			}
+			exit, err := agent.Run(cmd.Context())
+			if err != nil {
+				return err
+			}
+			notify(daemon.SdNotifyStopping)
+			if exit == nodeagent.ExitUpgraded {
+				log.Info().Msg("another version is installed: ending so that it is started")
+			} else {
+				log.Info().Msg("stopped")
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&url, "url", os.Getenv("NOX_MESH_URL"), "address of the mesh, like nats://mesh.example:4222 (NOX_MESH_URL)")
+	cmd.Flags().DurationVar(&heartbeat, "heartbeat", 15*time.Second, "time between heartbeats")
+	return cmd
+}

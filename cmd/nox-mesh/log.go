@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"noxmesh/events"
+	"noxmesh/server"
+)
+
+func newLog(o *options) *cobra.Command {
+	var (
+		q      logQuery
+		follow bool
+	)
+	cmd := &cobra.Command{
+		Use:   "log",
+		Short: "Read the log of everything that happened",
+		Long: `Read the log, oldest first: one line an event, or with --json one CloudEvents
+object a line. Filters add up.`,
+		Example: "  nox-mesh log --node ams-01\n  nox-mesh log --type halted --json\n  nox-mesh log --follow",
+		Args:    cobra.NoArgs,
+		RunE: o.with(func(cmd *cobra.Command, _ []string, c *server.Client) error {
+			subjects, err := q.subjects()
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			matched := 0
+			err = c.Log().Read(cmd.Context(), events.ReadOptions{Subjects: subjects, Follow: follow}, func(rec events.Record) error {
+				if !q.matches(rec.Event) {
+					return nil
+				}
+				matched++
+				if o.json {
+					_, err := fmt.Fprintf(out, "%s\n", rec.Event.Encode())
+					return err
+				}
+				return printEvent(out, rec)
+			})
+			if errors.Is(err, context.Canceled) {
+				return nil // Ctrl-C ends --follow
+			}
+			if err == nil && matched == 0 && !o.json {
+				fmt.Fprintln(out, "no event matches")
+			}
+			return err
+		}),
+	}
+	f := cmd.Flags()
+	f.StringVar(&q.node, "node", "", "only events about this node and its declarations")
+	f.StringVar(&q.rollout, "rollout", "", "only events of this rollout and the declarations that it led to")
+	f.StringVar(&q.typ, "type", "", `only events of this type: "halted", "rollout.halted" or in full`)
+	f.BoolVar(&follow, "follow", false, "go on with new events until Ctrl-C")
+	return o.jsonFlag(cmd)
+}
+
+// logQuery is what to show of the log.
+type logQuery struct{ node, rollout, typ string }
+
+// subjects narrow what the broker sends; nil means all.
+func (q logQuery) subjects() ([]string, error) {
+	if q.node != "" {
+		if err := events.CheckNodeID(q.node); err != nil {
+			return nil, err
+		}
+	}
+	if strings.ContainsAny(q.rollout, ".*> \t") {
+		return nil, fmt.Errorf("%q is no rollout: nox-mesh rollout ls shows all", q.rollout)
+	}
+	switch {
+	case q.node != "" && q.rollout != "":
+		return []string{events.EventSubject(events.AggregateDeclaration, q.node)}, nil
+	case q.node != "":
+		return []string{events.EventSubject(events.AggregateNode, q.node), events.EventSubject(events.AggregateDeclaration, q.node)}, nil
+	case q.rollout != "":
+		return []string{events.EventSubject(events.AggregateRollout, q.rollout), events.EventSubject(events.AggregateDeclaration, "*")}, nil
+	}
+	return nil, nil
+}
+
+func (q logQuery) matches(e events.Event) bool {
+	if q.rollout != "" && e.Subject != q.rollout {
+		fact, err := e.Fact()
+		if d, ok := fact.(*events.Declared); err != nil || !ok || d.Because.Rollout != q.rollout {
+			return false
+		}
+	}
+	if q.typ == "" {
+		return true
+	}
+	short := strings.TrimPrefix(e.Type, "mesh.")
+	short = short[:max(strings.LastIndex(short, ".v"), 0)]
+	_, fact, _ := strings.Cut(short, ".")
+	return q.typ == e.Type || q.typ == short || q.typ == fact
+}
+
+func printEvent(out io.Writer, rec events.Record) error {
+	e := rec.Event
+	what, text := e.Type, ""
+	if fact, err := e.Fact(); err == nil {
+		text = describe(fact)
+	}
+	what = strings.TrimPrefix(what, "mesh.")
+	if i := strings.LastIndex(what, ".v"); i > 0 {
+		what = what[:i]
+	}
+	_, err := fmt.Fprintf(out, "%6d  %s  %-22s  %-14s  %s\n", rec.Seq, e.Time.Local().Format(time.DateTime), what, e.Subject, text)
+	return err
+}
+
+// describe words a fact in one line.
+func describe(fact events.Fact) string {
+	switch f := fact.(type) {
+	case *events.ReleaseAdded:
+		return fmt.Sprintf("%s for %s, %s", f.Version, f.Architecture, bytes(f.Size))
+	case *events.NodeEnrolled:
+		return labelText(f.Labels)
+	case *events.NodeConfirmed:
+		return fmt.Sprintf("started %s and completed a reconcile", f.Version)
+	case *events.NodeRolledBack:
+		return fmt.Sprintf("from %s to %s after %s: %s", f.From, f.To, plural(f.Restarts, "restart"), f.Reason)
+	case *events.NodeRefused:
+		return fmt.Sprintf("%s: %s", f.Version, f.Reason)
+	case *events.NodeFailedToApply:
+		return fmt.Sprintf("%s: %s", f.Resource, f.Error)
+	case *events.NodeReportRejected:
+		return fmt.Sprintf("%s: %s", f.Kind, f.Reason)
+	case *events.Declared:
+		to := "no host version"
+		if h := f.Host(); h != nil {
+			to = "host " + h.Version
+		}
+		why := string(f.Because.Kind)
+		if f.Because.Rollout != "" {
+			why = fmt.Sprintf("%s of %s", why, f.Because.Rollout)
+		}
+		return fmt.Sprintf("revision %d, %s (%s)", f.Revision, to, why)
+	case *events.RolloutStarted:
+		return fmt.Sprintf("%s over %s in batches %s", f.Version, plural(len(f.Cohort), "node"), strings.Join(f.Policy.Batches, ","))
+	case *events.BatchOpened:
+		return fmt.Sprintf("batch %d: %s", f.Batch, cut(strings.Join(f.Nodes, " "), 70))
+	case *events.BatchPassed:
+		return fmt.Sprintf("batch %d: %d passed, %d failed", f.Batch, len(f.Passed), len(f.Failures))
+	case *events.RolloutHalted:
+		return fmt.Sprintf("%s: %s", f.Diagnosis, f.Reason)
+	case *events.RolloutAborted:
+		return f.Reason
+	case *events.RolloutCompleted:
+		return fmt.Sprintf("%d passed, %d failed, %d not heard in time", f.Passed, f.Failed, len(f.Tail))
+	}
+	return ""
+}

@@ -1,0 +1,210 @@
+package nodeagent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+
+	"noxmesh/events"
+)
+
+// Status is what the running host last wrote about itself.
+type Status struct {
+	At        time.Time  `json:"at"`
+	Node      string     `json:"node,omitempty"`
+	PID       int        `json:"pid"`
+	Started   time.Time  `json:"started"`
+	StartID   string     `json:"start_id"`
+	Version   string     `json:"version"`
+	Confirmed bool       `json:"confirmed"`
+	Applied   uint64     `json:"applied_revision"`
+	Link      LinkStatus `json:"link"`
+	Problems  []string   `json:"problems,omitempty"`
+}
+
+// keepStatus writes status.json whenever something changed. It is for people,
+// so it may be lost with the power.
+func (a *Agent) keepStatus(ctx context.Context) {
+	for {
+		a.mu.Lock()
+		s := Status{
+			At: time.Now().UTC(), Node: a.node, PID: os.Getpid(), Started: a.started.UTC(), StartID: a.startID,
+			Version: a.cfg.Version, Confirmed: a.confirmed, Applied: a.applied, Problems: a.problemLines(),
+		}
+		a.mu.Unlock()
+		s.Link = a.link.status()
+		raw, err := json.MarshalIndent(s, "", "  ")
+		if err == nil {
+			err = writeBeside(a.state.path(fileStatus), append(raw, '\n'), false)
+		}
+		if err != nil {
+			a.log.Warn().Err(err).Msg("status.json")
+		}
+		line := "running " + a.cfg.Version
+		if s.Link.Up {
+			line += ", link up"
+		} else {
+			line += ", link down: " + s.Link.Reason
+		}
+		a.cfg.Status(line)
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.dirty:
+		}
+	}
+}
+
+// Finding is one thing that is not well, and what a person can do about it.
+type Finding struct {
+	What string   `json:"what"`
+	Next []string `json:"next,omitempty"` // commands
+}
+
+// Overview is all that can be told about a node at the machine itself, with
+// the host running or not.
+type Overview struct {
+	StateDir  string `json:"state_dir"`
+	Node      string `json:"node,omitempty"`
+	Running   bool   `json:"running"` // a host works in the state directory now
+	Installed string `json:"installed,omitempty"`
+	KnownGood string `json:"known_good,omitempty"`
+	// Host is what the host last wrote about itself, nil if it never ran.
+	Host *Status `json:"host,omitempty"`
+	// Parachute is "retained", "missing" or what is wrong with the package.
+	Parachute string           `json:"parachute"`
+	Declared  *DeclaredSummary `json:"declared,omitempty"`
+	Refused   []Refusal        `json:"refused,omitempty"`
+	// Pending is a rollback that no host has reported yet, Last the one before.
+	Pending  *RollbackRecord `json:"pending_rollback,omitempty"`
+	Last     *RollbackRecord `json:"last_rollback,omitempty"`
+	Outbox   int             `json:"outbox"`
+	Problems []string        `json:"problems,omitempty"`
+	// Findings say why all is not well; none means that it is.
+	Findings []Finding `json:"findings,omitempty"`
+}
+
+// DeclaredSummary is the newest declaration that the node has.
+type DeclaredSummary struct {
+	Revision  uint64                  `json:"revision"`
+	Because   events.DeclarationCause `json:"because"`
+	Actor     string                  `json:"actor"`
+	At        time.Time               `json:"at"` // the mesh's clock
+	Version   string                  `json:"version,omitempty"`
+	Resources []string                `json:"resources,omitempty"`
+	host      *events.HostSpec
+}
+
+// Look reads a state directory without changing anything there. It works when
+// the host is dead, and when it never ran.
+func Look(stateDir, credsFile, installed string) Overview {
+	s := LookAtState(stateDir)
+	o := Overview{StateDir: stateDir, Installed: installed, KnownGood: s.KnownGood(), Running: s.hostRuns(),
+		Refused: s.Refused(), Outbox: len(outboxFiles(s))}
+	if node, err := NodeName(credsFile); err == nil {
+		o.Node = node
+	} else {
+		o.Findings = append(o.Findings, Finding{What: err.Error()})
+	}
+	var st Status
+	if s.readJSON(fileStatus, &st) {
+		o.Host = &st
+		if o.Running {
+			o.Problems = st.Problems
+		}
+	}
+	switch _, err := s.Retained(o.KnownGood, DebianArchitecture(runtime.GOARCH)); {
+	case o.KnownGood == "" || errors.Is(err, ErrNotRetained):
+		o.Parachute = "missing"
+	case err != nil:
+		o.Parachute = err.Error()
+	default:
+		o.Parachute = "retained"
+	}
+	if raw, ok := s.read(fileDeclaration); ok {
+		if d, err := parseDeclaration(raw, ""); err != nil {
+			s.note("%s does not read: %v", fileDeclaration, err)
+		} else {
+			o.Declared = summarize(d)
+		}
+	}
+	if r, ok := s.Rollback(); ok {
+		o.Pending = &r
+	}
+	if r, ok := s.LastRollback(); ok {
+		o.Last = &r
+	}
+	for _, line := range s.Trouble() {
+		if !slices.Contains(o.Problems, line) {
+			o.Problems = append(o.Problems, line)
+		}
+	}
+	o.judge()
+	return o
+}
+
+func summarize(d declaration) *DeclaredSummary {
+	sum := &DeclaredSummary{Revision: d.Revision, Because: d.Because, Actor: d.event.Actor, At: d.event.Time, host: d.Host()}
+	if sum.host != nil {
+		sum.Version = sum.host.Version
+	}
+	for _, r := range d.Resources {
+		sum.Resources = append(sum.Resources, events.Printable(r.String(), 200))
+	}
+	return sum
+}
+
+const (
+	journalCommand = "journalctl -u nox-mesh-host -n 50"
+	resetCommand   = "systemctl reset-failed nox-mesh-host && systemctl start nox-mesh-host"
+)
+
+// judge finds what is not well.
+func (o *Overview) judge() {
+	find := func(next []string, format string, args ...any) {
+		o.Findings = append(o.Findings, Finding{fmt.Sprintf(format, args...), next})
+	}
+	switch {
+	case !o.Running && o.Host == nil:
+		find([]string{"systemctl start nox-mesh-host", journalCommand}, "the host has never run to the end of a reconcile on this machine")
+	case !o.Running && o.Pending != nil:
+		find([]string{journalCommand, "journalctl -u nox-mesh-host-rollback", resetCommand},
+			"the host does not run, and the rollback from %s to %s has been used (%s): the machine is the likelier cause now", o.Pending.From, o.Pending.To, o.Pending.Reason)
+	case !o.Running:
+		find([]string{"systemctl status nox-mesh-host", journalCommand, resetCommand}, "the host does not run")
+	case o.Pending != nil:
+		find([]string{journalCommand}, "a rollback from %s to %s was made and is not confirmed yet", o.Pending.From, o.Pending.To)
+	}
+	if o.Running && o.Host != nil {
+		switch h := o.Host; {
+		case !h.Confirmed:
+			find([]string{journalCommand}, "version %s runs and is not confirmed", h.Version)
+		case h.Version != o.Installed && o.Installed != "":
+			find([]string{"systemctl restart nox-mesh-host"}, "version %s runs and %s is installed", h.Version, o.Installed)
+		}
+		if !o.Host.Link.Up {
+			find([]string{journalCommand}, "the link to the mesh is down: %s", o.Host.Link.Reason)
+		}
+	}
+	if o.Parachute != "retained" && o.Parachute != "missing" {
+		find([]string{"cd " + o.StateDir + "/packages && sha256sum -c *.sha256"}, "the machine could not roll back: %s", o.Parachute)
+	}
+	if d := o.Declared; d != nil && d.host != nil && o.Host != nil && d.Version != o.Host.Version {
+		if r, refused := refusal(o.Refused, *d.host, d.Revision); refused {
+			find([]string{"nox-mesh rollout status latest   (on an operator's machine)"}, "version %s is declared (revision %d) and refused here: %s", d.Version, d.Revision, r.Reason)
+		} else {
+			find([]string{journalCommand}, "version %s is declared (revision %d) and %s runs", d.Version, d.Revision, o.Host.Version)
+		}
+	}
+	if o.Outbox > 0 {
+		find(nil, "%d reports wait to be sent", o.Outbox)
+	}
+	for _, p := range o.Problems {
+		find(nil, "%s", p)
+	}
+}

@@ -1,0 +1,19 @@
+// Package projections folds the log into what people and the stager look at.
+//
+// [Mesh] is the whole state: the fleet, the rollouts, the releases, and when
+// the mesh was listening. It is a pure fold of two streams: [Mesh.ApplyEvent]
+// takes EVENTS, [Mesh.ApplyHeartbeat] takes HEARTBEATS. Neither does I/O nor
+// reads a clock.
+//
+// Guarantees:
+//
+//  1. Applying a record twice is the same as applying it once.
+//  2. The two streams may be interleaved in any way: the state depends on what
+//     was applied, not on which stream was read first.
+//  3. Events must come without a gap; a gap is [ErrGap], an integrity alarm.
+//  4. What a node sends never makes a fold fail: a heartbeat that does not read
+//     is counted against the node that sent it.
+//
+// [Runner] feeds a Mesh from the broker and hands it out for reading. It does
+// not keep snapshots: on start it replays both streams.
+package projections

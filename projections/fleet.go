@@ -1,0 +1,203 @@
+package projections
+
+import (
+	"slices"
+	"time"
+
+	"noxmesh/events"
+)
+
+// Node is what is known of one node. Nothing in it is a verdict: when a node
+// was last heard is a fact, how long is too long is a policy's business.
+type Node struct {
+	ID          string
+	Labels      map[string]string
+	EnrolledAt  time.Time
+	EnrolledSeq uint64 // 0: not enrolled, only heard of
+	EventSeq    uint64 // last event on the node's own subject
+
+	Declaration *Declaration // newest, nil before the first
+	Previous    *Declaration // the one before it
+
+	// Runs are the process starts heard lately, oldest first; the last is the
+	// one heard last. At most [maxRuns] are kept.
+	Runs []Run
+	// Heard is the last heartbeat, nil before the first.
+	Heard *Heard
+
+	Confirmed     *FactOf[events.NodeConfirmed]
+	RolledBack    *FactOf[events.NodeRolledBack]
+	Refused       *FactOf[events.NodeRefused]
+	FailedToApply *FactOf[events.NodeFailedToApply]
+	Rejected      *FactOf[events.NodeReportRejected]
+	reportIDs     []string
+
+	// Malformed counts heartbeats that did not read.
+	Malformed       int
+	MalformedReason string
+}
+
+// Declaration is a declaration with its place in the log.
+type Declaration struct {
+	Seq uint64
+	At  time.Time
+	events.Declared
+}
+
+// FactOf is the newest fact of one kind about a node.
+type FactOf[T any] struct {
+	Seq  uint64
+	At   time.Time
+	Fact T
+}
+
+// Heard is the last heartbeat of a node.
+type Heard struct {
+	Seq uint64
+	At  time.Time // broker's clock
+	events.Heartbeat
+}
+
+// Run is one process start of a node's host, as far as it was heard.
+type Run struct {
+	StartID  string
+	Version  string
+	FirstSeq uint64
+	First    time.Time
+	LastSeq  uint64
+	Last     time.Time
+	// Applied marks where the run was first heard confirmed on a revision, or
+	// a later one.
+	Applied []Mark
+}
+
+// Mark is the first heartbeat that showed something.
+type Mark struct {
+	Revision uint64
+	Seq      uint64
+	At       time.Time
+}
+
+const (
+	maxRuns      = 16
+	maxMarks     = 4
+	maxReportIDs = 16
+)
+
+// AppliedSince gives the heartbeat from which on the run was confirmed with
+// the revision, or a later one, applied.
+func (r Run) AppliedSince(revision uint64) (Mark, bool) {
+	for _, m := range r.Applied {
+		if m.Revision >= revision {
+			return m, true
+		}
+	}
+	return Mark{}, false
+}
+
+// Version is what the node said last that it runs, or "".
+func (n *Node) Version() string {
+	if n.Heard == nil {
+		return ""
+	}
+	return n.Heard.Version
+}
+
+// LastHeard is when the node was heard last, zero if never.
+func (n *Node) LastHeard() time.Time {
+	if n.Heard == nil {
+		return time.Time{}
+	}
+	return n.Heard.At
+}
+
+// DeclaredVersion is the host version that the node should run, or "".
+func (n *Node) DeclaredVersion() string {
+	if n.Declaration == nil {
+		return ""
+	}
+	if h := n.Declaration.Host(); h != nil {
+		return h.Version
+	}
+	return ""
+}
+
+// Revision of the newest declaration, 0 before the first.
+func (n *Node) Revision() uint64 {
+	if n.Declaration == nil {
+		return 0
+	}
+	return n.Declaration.Declared.Revision
+}
+
+// DeclarationSeq is what a writer of the next declaration must expect.
+func (n *Node) DeclarationSeq() uint64 {
+	if n.Declaration == nil {
+		return 0
+	}
+	return n.Declaration.Seq
+}
+
+// HasReport says whether a report of the node is in the log already.
+func (n *Node) HasReport(id string) bool { return slices.Contains(n.reportIDs, id) }
+
+func (n *Node) declared(rec events.Record, d events.Declared) {
+	n.Previous = n.Declaration
+	n.Declaration = &Declaration{Seq: rec.Seq, At: rec.Event.Time, Declared: d}
+}
+
+func (n *Node) fact(rec events.Record, fact events.Fact) {
+	n.EventSeq = rec.Seq
+	at := rec.Event.Time
+	switch f := fact.(type) {
+	case *events.NodeEnrolled:
+		n.EnrolledSeq, n.EnrolledAt, n.Labels = rec.Seq, at, f.Labels
+	case *events.NodeConfirmed:
+		n.Confirmed = &FactOf[events.NodeConfirmed]{rec.Seq, at, *f}
+		n.reported(f.ReportID)
+	case *events.NodeRolledBack:
+		n.RolledBack = &FactOf[events.NodeRolledBack]{rec.Seq, at, *f}
+		n.reported(f.ReportID)
+	case *events.NodeRefused:
+		n.Refused = &FactOf[events.NodeRefused]{rec.Seq, at, *f}
+		n.reported(f.ReportID)
+	case *events.NodeFailedToApply:
+		n.FailedToApply = &FactOf[events.NodeFailedToApply]{rec.Seq, at, *f}
+		n.reported(f.ReportID)
+	case *events.NodeReportRejected:
+		n.Rejected = &FactOf[events.NodeReportRejected]{rec.Seq, at, *f}
+	}
+}
+
+func (n *Node) reported(id string) {
+	n.reportIDs = append(n.reportIDs, id)
+	if len(n.reportIDs) > maxReportIDs {
+		n.reportIDs = slices.Clone(n.reportIDs[1:])
+	}
+}
+
+func (n *Node) heard(msg events.Message, hb events.Heartbeat) {
+	n.Heard = &Heard{Seq: msg.Seq, At: msg.Stored, Heartbeat: hb}
+	if len(n.Runs) == 0 || n.Runs[len(n.Runs)-1].StartID != hb.StartID {
+		n.Runs = append(n.Runs, Run{StartID: hb.StartID, Version: hb.Version, FirstSeq: msg.Seq, First: msg.Stored})
+		if len(n.Runs) > maxRuns {
+			n.Runs = slices.Clone(n.Runs[1:])
+		}
+	}
+	run := &n.Runs[len(n.Runs)-1]
+	run.LastSeq, run.Last = msg.Seq, msg.Stored
+	if run.Version != hb.Version {
+		// One process start runs one version; a node that says otherwise is
+		// taken at its newest word, and starts anew.
+		run.Version, run.FirstSeq, run.First, run.Applied = hb.Version, msg.Seq, msg.Stored, nil
+	}
+	if !hb.Confirmed() {
+		return
+	}
+	if k := len(run.Applied); k == 0 || run.Applied[k-1].Revision < hb.Revision {
+		run.Applied = append(run.Applied, Mark{Revision: hb.Revision, Seq: msg.Seq, At: msg.Stored})
+		if len(run.Applied) > maxMarks {
+			run.Applied = slices.Clone(run.Applied[1:])
+		}
+	}
+}

@@ -1,0 +1,68 @@
+package projections
+
+import "time"
+
+// Listening is when the mesh was listening, as a list of spans in order. It is
+// a fold of the mesh's own pulses. Time outside of the spans is deaf time: a
+// node that was not heard then was not silent.
+type Listening struct {
+	Spans []Span
+}
+
+// Span is a time without a gap.
+type Span struct{ From, To time.Time }
+
+// maxSpans bounds the list. Each gap costs one; the oldest go first.
+const maxSpans = 1024
+
+// Pulse says that some server listened from since until at. Spans of several
+// servers merge.
+func (l *Listening) Pulse(since, at time.Time) {
+	if since.After(at) || since.IsZero() {
+		since = at
+	}
+	s := Span{since, at}
+	// Nearly always the newest span grows; only what it touches is looked at.
+	i := len(l.Spans)
+	for i > 0 && !l.Spans[i-1].To.Before(s.From) {
+		i--
+	}
+	j := i
+	for j < len(l.Spans) && !l.Spans[j].From.After(s.To) {
+		if l.Spans[j].From.Before(s.From) {
+			s.From = l.Spans[j].From
+		}
+		if l.Spans[j].To.After(s.To) {
+			s.To = l.Spans[j].To
+		}
+		j++
+	}
+	l.Spans = append(l.Spans[:i], append([]Span{s}, l.Spans[j:]...)...)
+	if len(l.Spans) > maxSpans {
+		l.Spans = append([]Span(nil), l.Spans[len(l.Spans)-maxSpans:]...)
+	}
+}
+
+// Since is how long the mesh has listened since t, up to its last pulse.
+func (l Listening) Since(t time.Time) time.Duration {
+	var sum time.Duration
+	for i := len(l.Spans) - 1; i >= 0; i-- {
+		from := l.Spans[i].From
+		if !l.Spans[i].To.After(t) {
+			break
+		}
+		if from.Before(t) {
+			from = t
+		}
+		sum += l.Spans[i].To.Sub(from)
+	}
+	return sum
+}
+
+// Unbroken is how long the mesh has listened without a gap, as of now.
+func (l Listening) Unbroken(now time.Time) time.Duration {
+	if len(l.Spans) == 0 {
+		return 0
+	}
+	return now.Sub(l.Spans[len(l.Spans)-1].From)
+}

@@ -1,0 +1,142 @@
+package projections
+
+import (
+	"fmt"
+	"sort"
+	"time"
+
+	"noxmesh/events"
+)
+
+// NodeView is one node of the fleet as a person or a tool sees it.
+type NodeView struct {
+	Node     string            `json:"node"`
+	Labels   map[string]string `json:"labels,omitempty"`
+	Declared string            `json:"declared,omitempty"` // version it should run
+	Revision uint64            `json:"revision"`           // of its newest declaration
+	Running  string            `json:"running,omitempty"`  // version it said last
+	// KnownGood is the version the node would roll back to.
+	KnownGood string     `json:"known_good,omitempty"`
+	Applied   uint64     `json:"applied_revision"`
+	LastHeard *time.Time `json:"last_heard,omitempty"`
+	// Retained: the package of known-good is on the node, so it could roll back.
+	Retained     bool   `json:"retained"`
+	Architecture string `json:"architecture,omitempty"`
+	// Waiting says what stands between the node and its declaration, if anything.
+	Waiting    string        `json:"waiting,omitempty"`
+	Refused    string        `json:"refused,omitempty"` // version it will not install
+	RolledBack *RolledBackTo `json:"rolled_back,omitempty"`
+	Problems   []string      `json:"problems,omitempty"`
+}
+
+// RolledBackTo is a node's last rollback in short.
+type RolledBackTo struct {
+	From   string    `json:"from"`
+	To     string    `json:"to"`
+	At     time.Time `json:"at"`
+	Reason string    `json:"reason,omitempty"`
+}
+
+// View makes the view of one node.
+func (n *Node) View() NodeView {
+	v := NodeView{Node: n.ID, Labels: n.Labels, Declared: n.DeclaredVersion(), Revision: n.Revision()}
+	if h := n.Heard; h != nil {
+		v.Running, v.KnownGood, v.Applied, v.Retained = h.Version, h.KnownGood, h.Revision, h.Retained
+		v.Architecture, v.Problems = h.Architecture, h.Problems
+		v.LastHeard = &h.At
+	}
+	if f := n.RolledBack; f != nil {
+		v.RolledBack = &RolledBackTo{From: f.Fact.From, To: f.Fact.To, At: f.At, Reason: f.Fact.Reason}
+	}
+	if f := n.Refused; f != nil && f.Fact.Revision == n.Revision() {
+		v.Refused = f.Fact.Version
+	}
+	if n.Malformed > 0 {
+		v.Problems = append(v.Problems, fmt.Sprintf("%d of its heartbeats did not read: %s", n.Malformed, n.MalformedReason))
+	}
+	if f := n.Rejected; f != nil {
+		v.Problems = append(v.Problems, fmt.Sprintf("a %s report was rejected: %s", f.Fact.Kind, f.Fact.Reason))
+	}
+	v.Waiting = n.waiting()
+	return v
+}
+
+func (n *Node) waiting() string {
+	d := n.Declaration
+	switch {
+	case n.Heard == nil:
+		return "never heard"
+	case d == nil, n.Heard.Revision >= d.Declared.Revision:
+		return ""
+	}
+	if f := n.Refused; f != nil && f.Fact.Revision == d.Declared.Revision {
+		return "refuses: " + f.Fact.Reason
+	}
+	if f := n.FailedToApply; f != nil && f.Fact.Revision == d.Declared.Revision {
+		return f.Fact.Resource + ": " + f.Fact.Error
+	}
+	if n.Heard.At.Before(d.At) {
+		return "not heard since it was declared"
+	}
+	return fmt.Sprintf("applying revision %d", d.Declared.Revision)
+}
+
+// Fleet gives the views of up to limit enrolled nodes whose names come after a
+// given one, in order of name; more says that there are further ones.
+func (m *Mesh) Fleet(after string, limit int) (views []NodeView, more bool) {
+	var ids []string
+	for id, n := range m.Nodes {
+		if n.EnrolledSeq != 0 && id > after {
+			ids = append(ids, id)
+		}
+	}
+	sort.Strings(ids)
+	if more = len(ids) > limit; more {
+		ids = ids[:limit]
+	}
+	views = []NodeView{}
+	for _, id := range ids {
+		views = append(views, m.Nodes[id].View())
+	}
+	return views, more
+}
+
+// ReleaseView is one release and where it is.
+type ReleaseView struct {
+	events.Release
+	Added      time.Time `json:"added"`
+	Declared   int       `json:"declared"`    // nodes that should run it
+	Confirmed  int       `json:"confirmed"`   // nodes that run it, confirmed
+	RolledBack int       `json:"rolled_back"` // nodes whose last rollback was from it
+	Silent     int       `json:"silent"`      // declared, and not heard since
+}
+
+// ReleaseViews gives all releases, the one added last first.
+func (m *Mesh) ReleaseViews() []ReleaseView {
+	out := []ReleaseView{}
+	seq := map[string]uint64{}
+	for _, r := range m.Releases {
+		v := ReleaseView{Release: r.Release, Added: r.Added}
+		seq[r.Key()] = r.Seq
+		for _, n := range m.Nodes {
+			if n.Heard == nil || n.Heard.Architecture != r.Architecture {
+				continue
+			}
+			if n.DeclaredVersion() == r.Version {
+				v.Declared++
+				if n.Heard.At.Before(n.Declaration.At) {
+					v.Silent++
+				}
+			}
+			if n.Heard.Confirmed() && n.Heard.Version == r.Version {
+				v.Confirmed++
+			}
+			if n.RolledBack != nil && n.RolledBack.Fact.From == r.Version {
+				v.RolledBack++
+			}
+		}
+		out = append(out, v)
+	}
+	sort.Slice(out, func(i, j int) bool { return seq[out[i].Key()] > seq[out[j].Key()] })
+	return out
+}

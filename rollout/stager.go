@@ -1,0 +1,110 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"noxmesh/events"
+	"noxmesh/projections"
+)
+
+// Stager appends what [Decide] wants, for every open rollout.
+type Stager struct {
+	Log    *events.Log
+	Runner *projections.Runner
+	Source string // of the events it writes
+	Logger zerolog.Logger
+}
+
+// retryPause is how long a stager that could not append waits before it tries
+// again without news from the log.
+const retryPause = time.Second
+
+// foldTimeout bounds the wait for an appended event to come back.
+const foldTimeout = 10 * time.Second
+
+// Run decides whenever something changed, until ctx ends. Every pulse of the
+// mesh is a change, so windows end without a timer.
+func (s *Stager) Run(ctx context.Context) error {
+	select {
+	case <-s.Runner.Ready():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for {
+		changed := s.Runner.Changed()
+		wrote, err := s.step(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		var again <-chan time.Time
+		switch {
+		case errors.Is(err, events.ErrConflict):
+			// Somebody else wrote; what they wrote is the news to wait for.
+		case err != nil:
+			s.Logger.Error().Err(err).Msg("could not append; trying again")
+			again = time.After(retryPause)
+		}
+		if wrote && err == nil {
+			continue
+		}
+		select {
+		case <-changed:
+		case <-again:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// step decides once for each rollout and appends what is wanted. It returns
+// after what it wrote is folded, so that the next step sees it.
+func (s *Stager) step(ctx context.Context) (wrote bool, err error) {
+	type decided struct {
+		rollout string
+		seq     uint64
+		events  []Pending
+	}
+	var all []decided
+	s.Runner.View(func(m *projections.Mesh) {
+		now := time.Now()
+		for _, r := range m.InOrder() {
+			if d := Decide(m, r.ID, now); len(d.Events) > 0 {
+				all = append(all, decided{r.ID, r.Seq, d.Events})
+			}
+		}
+	})
+	var last uint64
+	for _, d := range all {
+		for _, p := range d.events {
+			if !s.unchanged(d.rollout, d.seq) {
+				break // an operator stepped in while declarations were written
+			}
+			origin := events.Origin{Source: s.Source, Actor: "stager", Cause: p.Cause}
+			e := events.New(p.Subject, p.Fact, origin, time.Now())
+			if p.ID != "" {
+				e.ID = p.ID
+			}
+			seq, err := s.Log.Append(ctx, e, p.Expected)
+			if err != nil {
+				return wrote, err
+			}
+			wrote, last = true, max(last, seq)
+			s.Logger.Info().Str("type", e.Type).Str("subject", e.Subject).Uint64("seq", seq).Msg("decided")
+		}
+	}
+	if !wrote {
+		return false, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, foldTimeout)
+	defer cancel()
+	return true, s.Runner.WaitEvent(ctx, last)
+}
+
+func (s *Stager) unchanged(rollout string, seq uint64) (same bool) {
+	s.Runner.View(func(m *projections.Mesh) { same = m.Rollouts[rollout].Seq == seq })
+	return same
+}

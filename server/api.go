@@ -1,0 +1,254 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"noxmesh/events"
+	"noxmesh/projections"
+)
+
+// api answers operators and tools.
+type api struct {
+	nc       *nats.Conn
+	js       jetstream.JetStream
+	log      *events.Log
+	runner   *projections.Runner
+	identity *Identity
+	source   string
+	logger   zerolog.Logger
+
+	sub  *nats.Subscription
+	busy chan struct{} // bounds commands at work
+}
+
+const (
+	// commandTimeout bounds one command; reading a package back is the slowest.
+	commandTimeout = 2 * time.Minute
+	freshTimeout   = 10 * time.Second
+	maxCommands    = 16
+	fleetPage      = 500
+)
+
+// handle is one command: it decodes its own request and gives a result.
+type handle func(ctx context.Context, actor string, request []byte) (any, error)
+
+func (a *api) commands() map[string]handle {
+	return map[string]handle{
+		cmdNodeEnroll:    command(a.enroll),
+		cmdNodeDeclare:   command(a.declare),
+		cmdReleaseAdd:    command(a.addRelease),
+		cmdReleaseList:   command(a.listReleases),
+		cmdRolloutStart:  command(a.startRollout),
+		cmdRolloutStatus: command(a.rolloutStatus),
+		cmdRolloutList:   command(a.listRollouts),
+		cmdRolloutAbort:  command(a.abortRollout),
+		cmdFleet:         command(a.fleet),
+	}
+}
+
+func command[Q, R any](fn func(ctx context.Context, actor string, q Q) (R, error)) handle {
+	return func(ctx context.Context, actor string, raw []byte) (any, error) {
+		var q Q
+		dec := json.NewDecoder(strings.NewReader(string(raw)))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&q); err != nil {
+			return nil, fmt.Errorf("the request does not read (is this nox-mesh of another version than the server?): %w", err)
+		}
+		return fn(ctx, actor, q)
+	}
+}
+
+func (a *api) start() error {
+	commands := a.commands()
+	a.busy = make(chan struct{}, maxCommands)
+	sub, err := a.nc.QueueSubscribe(events.APISubject("*", ">"), "nox-mesh", func(msg *nats.Msg) {
+		t := strings.SplitN(msg.Subject, ".", 4)
+		actor, name := t[2], t[3]
+		do, ok := commands[name]
+		if !ok {
+			a.answer(msg, nil, fmt.Errorf("this server knows no command %q: is nox-mesh of another version than the server?", name))
+			return
+		}
+		select {
+		case a.busy <- struct{}{}:
+		default:
+			a.answer(msg, nil, errors.New("the server is busy with other commands: try again in a moment"))
+			return
+		}
+		go func() {
+			defer func() { <-a.busy }()
+			ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+			defer cancel()
+			if err := a.fresh(ctx); err != nil {
+				a.answer(msg, nil, err)
+				return
+			}
+			result, err := do(ctx, actor, msg.Data)
+			a.answer(msg, result, err)
+		}()
+	})
+	if err != nil {
+		return fmt.Errorf("serving operators: %w", err)
+	}
+	a.sub = sub
+	return a.nc.Flush()
+}
+
+func (a *api) stop() { _ = a.sub.Unsubscribe() }
+
+// fresh waits until what is in the log now is folded, so that nobody is told
+// less than they have seen in the log already.
+func (a *api) fresh(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, freshTimeout)
+	defer cancel()
+	stream, err := a.js.Stream(ctx, events.StreamEvents)
+	if err != nil {
+		return fmt.Errorf("looking at the log's end: %w", err)
+	}
+	return a.runner.WaitEvent(ctx, stream.CachedInfo().State.LastSeq)
+}
+
+func (a *api) answer(msg *nats.Msg, result any, err error) {
+	var out reply
+	if err == nil {
+		out.Result, err = json.Marshal(result)
+	}
+	if err != nil {
+		out = reply{Error: err.Error()}
+	}
+	raw, err := json.Marshal(out)
+	if err != nil {
+		raw = []byte(`{"error":"the answer could not be written"}`)
+	}
+	if err := msg.Respond(raw); err != nil {
+		a.logger.Warn().Err(err).Str("subject", msg.Subject).Msg("could not answer a command")
+	}
+}
+
+// change decides on the folded state and appends one event, again if somebody
+// else was faster, until it is written and folded.
+func (a *api) change(ctx context.Context, actor string, decide func(m *projections.Mesh) (subject string, fact events.Fact, expected uint64, err error)) (events.Event, error) {
+	for {
+		var (
+			subject  string
+			fact     events.Fact
+			expected uint64
+			err      error
+		)
+		changed := a.runner.Changed()
+		a.runner.View(func(m *projections.Mesh) { subject, fact, expected, err = decide(m) })
+		if err != nil || fact == nil {
+			return events.Event{}, err
+		}
+		e := events.New(subject, fact, events.Origin{Source: a.source, Actor: actor}, time.Now())
+		seq, err := a.log.Append(ctx, e, expected)
+		if err == nil {
+			return e, a.runner.WaitEvent(ctx, seq)
+		}
+		if !errors.Is(err, events.ErrConflict) {
+			return events.Event{}, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return events.Event{}, err
+		}
+	}
+}
+
+func (a *api) enroll(ctx context.Context, actor string, q EnrollRequest) (EnrollReply, error) {
+	creds, key, err := a.identity.NodeCreds(q.Node)
+	if err != nil {
+		return EnrollReply{}, err
+	}
+	for k, v := range q.Labels {
+		if !labelForm.MatchString(k) || !labelForm.MatchString(v) {
+			return EnrollReply{}, fmt.Errorf("label %q=%q: use 1 to 63 letters, digits and . _ - on both sides", k, v)
+		}
+	}
+	_, err = a.change(ctx, actor, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
+		n := m.Enrolled(q.Node)
+		fact := &events.NodeEnrolled{Labels: q.Labels, PublicKey: key}
+		switch {
+		case n == nil:
+			return q.Node, fact, 0, nil
+		case !q.Again:
+			return "", nil, 0, fmt.Errorf("node %q is enrolled already: to issue another credential for it, add --again", q.Node)
+		case len(q.Labels) == 0:
+			fact.Labels = n.Labels
+		}
+		return q.Node, fact, n.EventSeq, nil
+	})
+	return EnrollReply{Creds: string(creds)}, err
+}
+
+func (a *api) declare(ctx context.Context, actor string, q DeclareRequest) (DeclareReply, error) {
+	if err := checkResources(q.Resources); err != nil {
+		return DeclareReply{}, err
+	}
+	var out DeclareReply
+	_, err := a.change(ctx, actor, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
+		n := m.Enrolled(q.Node)
+		if n == nil {
+			return "", nil, 0, fmt.Errorf("no node %q is enrolled: nox-mesh fleet shows the names", q.Node)
+		}
+		d := &events.Declared{
+			Node: q.Node, Revision: n.Revision() + 1,
+			Because: events.DeclarationCause{Kind: events.CauseOperator}, Resources: q.Resources,
+		}
+		if n.Declaration != nil {
+			for _, r := range n.Declaration.Resources {
+				if r.Type == events.ResourceHost {
+					d.Resources = append(append([]events.Resource{}, q.Resources...), r)
+				}
+			}
+			// A rollout that waits for this node goes on waiting for it.
+			if b := n.Declaration.Because; b.Kind == events.CauseBatch {
+				if r := m.Rollouts[b.Rollout]; r != nil && r.State == projections.Running {
+					return "", nil, 0, fmt.Errorf("rollout %s is running over node %q: wait for its end (nox-mesh rollout watch), or end it with nox-mesh rollout abort %s", r.ID, q.Node, r.ID)
+				}
+			}
+		}
+		out.Revision = d.Revision
+		return q.Node, d, n.DeclarationSeq(), nil
+	})
+	return out, err
+}
+
+func checkResources(list []events.Resource) error {
+	seen := map[string]bool{}
+	for _, r := range list {
+		if r.Type != events.ResourceFile {
+			return fmt.Errorf("resource type %q cannot be declared by hand: use %q (the host's version is a rollout's business)", r.Type, events.ResourceFile)
+		}
+		if seen[r.String()] {
+			return fmt.Errorf("%s is there twice", r)
+		}
+		seen[r.String()] = true
+		var spec events.FileSpec
+		if err := events.DecodeSpec(r, &spec); err != nil {
+			return err
+		}
+		if err := spec.Validate(r.Name); err != nil {
+			return fmt.Errorf("%s: %w", r, err)
+		}
+	}
+	return nil
+}
+
+func (a *api) fleet(_ context.Context, _ string, q FleetRequest) (out Fleet, err error) {
+	a.runner.View(func(m *projections.Mesh) {
+		out.Nodes, out.More = m.Fleet(q.After, fleetPage)
+		out.EventSeq, out.HeartbeatSeq = m.EventSeq, m.HeartbeatSeq
+	})
+	return out, nil
+}

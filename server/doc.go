@@ -1,0 +1,38 @@
+// Package server is the control plane: the broker, who may do what on it, the
+// streams that keep what happens, and what stands between nodes, operators and
+// the log.
+//
+// Broker ([StartBroker]) is nats-server in this process. It guarantees:
+//
+//  1. An acknowledged write to any stream but HEARTBEATS is on the disk.
+//     HEARTBEATS is written behind: the last ones may be lost with the power.
+//  2. One server at a time uses a data directory; a second one is refused.
+//  3. It does not start over data that it could not read back whole. A stream
+//     that is on the disk and does not load is an error, never an empty stream.
+//
+// Streams ([EnsureStreams]) are created once and afterwards only compared. A
+// stream that is not what it must be is an error that names each difference:
+// it may have been changed to let somebody rewrite the log, and quietly putting
+// it right would hide that. An absent log beside streams that came from it is
+// refused for the same reason.
+//
+// Identity ([LoadOrCreateIdentity]) signs credentials. What a node or operator
+// may do is in the template of a scoped signing key, so a credential carries no
+// rights of its own and changing a template changes it for all. Nodes live in
+// an account of their own, which shares with the mesh's account only the
+// subjects a node needs: a node chooses the subject that the answer to its
+// request goes to, no permission is checked for that, and in one account it
+// could aim the broker's answers into the log (see roles.go).
+//
+// Packages ([ReadDeb], [PutPackage], [CheckPackage]) come from people, so they
+// are read with suspicion: a file is a release only when all of it is there and
+// reads to its end, and a stored package counts only when it was read back.
+//
+// Intake, API and wiring turn nodes' reports into events, answer operators, and
+// start and stop all of it in order.
+//
+// What it does not guarantee: that a node's claims are true (only that they are
+// that node's), that a node's inbox and declaration subject carry nothing but
+// what the mesh sent (a receiver checks whom an event is about), or that an
+// operator with a credential cannot do harm.
+package server

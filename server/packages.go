@@ -1,0 +1,155 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"noxmesh/events"
+)
+
+// PutPackage stores the file of a release in parts, see [events.PackagePart].
+// Parts that are there and whole are left alone, so an upload that was cut off
+// goes on where it was when it is repeated.
+func PutPackage(ctx context.Context, js jetstream.JetStream, path string, r events.Release) error {
+	if err := putPackage(ctx, js, path, r); err != nil {
+		return fmt.Errorf("storing package %s: %w", r.File, err)
+	}
+	return nil
+}
+
+func putPackage(ctx context.Context, js jetstream.JetStream, path string, r events.Release) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	// Before anything is stored: the name of a part promises this sum.
+	sum := sha256.New()
+	if _, err := io.Copy(sum, f); err != nil {
+		return err
+	}
+	if err := sumIs(sum, r.SHA256); err != nil {
+		return fmt.Errorf("%s has changed since it was read (%w): try again when nothing writes to it", path, err)
+	}
+	parts, err := openParts(ctx, js)
+	if err != nil {
+		return err
+	}
+	store, err := js.ObjectStore(ctx, events.BucketPackages)
+	if err != nil {
+		return err
+	}
+	buf := make([]byte, events.PackagePartSize)
+	for n := range partsOf(r) {
+		part := buf[:partLen(r, n)]
+		if _, err := f.ReadAt(part, int64(n)*events.PackagePartSize); err != nil {
+			return err
+		}
+		name := events.PackagePart(r.SHA256, n)
+		if have, err := parts.read(ctx, name); err == nil && bytes.Equal(have, part) {
+			continue
+		}
+		if _, err := store.Put(ctx, jetstream.ObjectMeta{
+			Name: name,
+			Opts: &jetstream.ObjectMetaOptions{ChunkSize: events.PackagePartSize},
+		}, bytes.NewReader(part)); err != nil {
+			return fmt.Errorf("part %d: %w", n, err)
+		}
+	}
+	return nil
+}
+
+// CheckPackage reads a release's package back from the store, as a node does,
+// and checks that it is all there and what the release says.
+func CheckPackage(ctx context.Context, js jetstream.JetStream, r events.Release) error {
+	if err := r.Validate(); err != nil {
+		return fmt.Errorf("checking package %s: %w", r.File, err)
+	}
+	if err := checkPackage(ctx, js, r); err != nil {
+		return fmt.Errorf("package %s is not whole in the store: %w: add the release again", r.File, err)
+	}
+	return nil
+}
+
+func checkPackage(ctx context.Context, js jetstream.JetStream, r events.Release) error {
+	if r.Size > maxPackage {
+		return fmt.Errorf("it is larger than %d bytes", int64(maxPackage))
+	}
+	parts, err := openParts(ctx, js)
+	if err != nil {
+		return err
+	}
+	sum := sha256.New()
+	for n := range partsOf(r) {
+		part, err := parts.read(ctx, events.PackagePart(r.SHA256, n))
+		if err == nil && len(part) != partLen(r, n) {
+			err = fmt.Errorf("it has %d bytes, want %d", len(part), partLen(r, n))
+		}
+		if err != nil {
+			return fmt.Errorf("part %d of %d: %w", n+1, partsOf(r), err)
+		}
+		sum.Write(part)
+	}
+	return sumIs(sum, r.SHA256)
+}
+
+func partsOf(r events.Release) int {
+	return int((r.Size + events.PackagePartSize - 1) / events.PackagePartSize)
+}
+
+func partLen(r events.Release, n int) int {
+	return int(min(r.Size-int64(n)*events.PackagePartSize, events.PackagePartSize))
+}
+
+func sumIs(h hash.Hash, want string) error {
+	if got := hex.EncodeToString(h.Sum(nil)); got != want {
+		return fmt.Errorf("its sha256 is %s, want %s", got, want)
+	}
+	return nil
+}
+
+// packageParts reads parts by the two subjects that nodes have rights to.
+type packageParts struct {
+	stream jetstream.Stream
+}
+
+func openParts(ctx context.Context, js jetstream.JetStream) (packageParts, error) {
+	s, err := js.Stream(ctx, events.StreamPackages)
+	return packageParts{stream: s}, err
+}
+
+func (p packageParts) read(ctx context.Context, name string) ([]byte, error) {
+	meta, err := p.stream.GetLastMsgForSubject(ctx, "$O."+events.BucketPackages+".M."+base64.URLEncoding.EncodeToString([]byte(name)))
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, errors.New("it is not there")
+	}
+	if err != nil {
+		return nil, err
+	}
+	var info jetstream.ObjectInfo
+	if err := json.Unmarshal(meta.Data, &info); err != nil {
+		return nil, fmt.Errorf("its description does not read: %w", err)
+	}
+	if info.Deleted || info.Chunks != 1 {
+		return nil, errors.New("it is not stored as one chunk")
+	}
+	chunk, err := p.stream.GetLastMsgForSubject(ctx, "$O."+events.BucketPackages+".C."+info.NUID)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil, errors.New("its content is not there")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return chunk.Data, nil
+}

@@ -1,0 +1,138 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strconv"
+	"time"
+
+	"noxmesh/events"
+	"noxmesh/projections"
+	"noxmesh/rollout"
+)
+
+var labelForm = regexp.MustCompile(`^[A-Za-z0-9._-]{1,63}$`)
+
+func (a *api) addRelease(ctx context.Context, actor string, q ReleaseAddRequest) (ReleaseAddReply, error) {
+	if err := q.Release.Validate(); err != nil {
+		return ReleaseAddReply{}, err
+	}
+	if err := CheckPackage(ctx, a.js, q.Release); err != nil {
+		return ReleaseAddReply{}, err
+	}
+	out := ReleaseAddReply{Release: q.Release}
+	_, err := a.change(ctx, actor, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
+		have := m.Releases[q.Release.Key()]
+		if have == nil {
+			return q.Release.Key(), &events.ReleaseAdded{Release: q.Release}, 0, nil
+		}
+		if have.SHA256 != q.Release.SHA256 {
+			return "", nil, 0, fmt.Errorf("%s for %s is there already with other content (sha256 %.12s..., this one %.12s...): give the rebuilt package a version of its own, like %s+1",
+				have.Version, have.Architecture, have.SHA256, q.Release.SHA256, have.Version)
+		}
+		out.Already = true
+		return "", nil, 0, nil
+	})
+	return out, err
+}
+
+func (a *api) listReleases(context.Context, string, struct{}) (out ReleaseList, err error) {
+	a.runner.View(func(m *projections.Mesh) {
+		out.Releases, out.EventSeq = m.ReleaseViews(), m.EventSeq
+	})
+	return out, nil
+}
+
+// withDefaults fills what the operator left open.
+func withDefaults(p events.Policy) events.Policy {
+	d := rollout.DefaultPolicy()
+	if len(p.Batches) == 0 {
+		p.Batches = d.Batches
+	}
+	if p.Window == 0 {
+		p.Window = d.Window
+	}
+	if p.Soak == 0 {
+		// A short window asks for a short soak.
+		p.Soak = min(d.Soak, p.Window/2)
+	}
+	if p.Presence == 0 {
+		p.Presence = d.Presence
+	}
+	return p
+}
+
+func (a *api) startRollout(ctx context.Context, actor string, q StartRequest) (*rollout.Status, error) {
+	req := rollout.Request{Version: q.Version, Selector: q.Selector, Policy: withDefaults(q.Policy), Seed: q.Seed}
+	if req.Seed == 0 {
+		req.Seed = rand.Uint64()
+	}
+	e, err := a.change(ctx, actor, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
+		plan, err := rollout.Plan(m, req)
+		// Ids count up; of two servers that take the same one, one tries again.
+		return "r" + strconv.Itoa(len(m.Rollouts)+1), plan, 0, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return a.status(e.Subject)
+}
+
+func (a *api) status(id string) (out *rollout.Status, err error) {
+	a.runner.View(func(m *projections.Mesh) {
+		list := m.InOrder()
+		if id == "latest" && len(list) > 0 {
+			id = list[len(list)-1].ID
+		}
+		if out = rollout.StatusOf(m, id, time.Now()); out != nil {
+			return
+		}
+		err = fmt.Errorf("there is no rollout %q: nox-mesh rollout ls shows all", id)
+		if len(list) == 0 {
+			err = fmt.Errorf("there is no rollout yet: start one with nox-mesh rollout start VERSION")
+		}
+	})
+	return out, err
+}
+
+func (a *api) rolloutStatus(_ context.Context, _ string, q RolloutRequest) (*rollout.Status, error) {
+	return a.status(q.ID)
+}
+
+func (a *api) listRollouts(context.Context, string, struct{}) (out RolloutList, err error) {
+	a.runner.View(func(m *projections.Mesh) {
+		out.EventSeq = m.EventSeq
+		out.Rollouts = []*rollout.Status{}
+		for _, r := range slices.Backward(m.InOrder()) {
+			s := rollout.StatusOf(m, r.ID, time.Now())
+			s.Nodes = nil
+			out.Rollouts = append(out.Rollouts, s)
+		}
+	})
+	return out, nil
+}
+
+func (a *api) abortRollout(ctx context.Context, actor string, q RolloutRequest) (*rollout.Status, error) {
+	current, err := a.status(q.ID)
+	if err != nil {
+		return nil, err
+	}
+	_, err = a.change(ctx, actor, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
+		r := m.Rollouts[current.ID]
+		if !r.State.Open() {
+			return "", nil, 0, fmt.Errorf("rollout %s is %s already: there is nothing to abort", r.ID, r.State)
+		}
+		fact := &events.RolloutAborted{Reason: q.Reason}
+		if r.State == projections.Running {
+			fact.Recall = rollout.Recallable(m, r, r.OpenBatch())
+		}
+		return r.ID, fact, r.Seq, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return a.status(current.ID)
+}

@@ -1,0 +1,174 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"noxmesh/events"
+	"noxmesh/projections"
+	"noxmesh/rollout"
+)
+
+// Config says how to run a server. The zero values of the optional fields are
+// what an installation wants.
+type Config struct {
+	DataDir string
+	Listen  string // host:port; port 0 takes a free one
+	Logger  zerolog.Logger
+	// PulseInterval is how often the mesh says that it listens; 5 s if zero.
+	// Windows are counted in steps of it.
+	PulseInterval time.Duration
+	// Appended, if set, hears of each event that this server has written.
+	Appended func(seq uint64, e events.Event)
+}
+
+// Server is the whole control plane in one process.
+type Server struct {
+	broker *Broker
+	nc     *nats.Conn
+	api    *api
+	cancel context.CancelCauseFunc
+	ctx    context.Context
+	parts  sync.WaitGroup
+}
+
+const defaultPulse = 5 * time.Second
+
+// healthInterval is how often the broker's health is looked at: a stream
+// freezes on an I/O error until the broker is started again.
+const healthInterval = 5 * time.Second
+
+// Start starts everything and returns when operators and nodes are served.
+func Start(ctx context.Context, c Config) (_ *Server, err error) {
+	if c.PulseInterval == 0 {
+		c.PulseInterval = defaultPulse
+	}
+	identity, err := LoadOrCreateIdentity(c.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	broker, err := StartBroker(BrokerConfig{DataDir: c.DataDir, Listen: c.Listen, Identity: identity, Logger: c.Logger})
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{broker: broker}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Stop())
+		}
+	}()
+	if err := identity.WriteOperatorCreds(c.DataDir); err != nil {
+		return nil, err
+	}
+	if err := writeFile(URLFile(c.DataDir), []byte(broker.ClientURL()+"\n")); err != nil {
+		return nil, err
+	}
+	if s.nc, err = broker.Connect(ctx); err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(s.nc)
+	if err != nil {
+		return nil, fmt.Errorf("opening JetStream: %w", err)
+	}
+	if err := EnsureStreams(ctx, js, StreamOptions{}); err != nil {
+		return nil, err
+	}
+	hostname, err := os.Hostname()
+	if err != nil {
+		hostname = "unknown"
+	}
+	source := "nox-mesh/" + hostname
+	log := events.NewLog(js)
+	log.Appended = c.Appended
+	runner := projections.NewRunner(js, log)
+	s.part("projections", runner.Run)
+	s.part("pulse", (&pulser{js: js, server: hostname, interval: c.PulseInterval, logger: c.Logger}).run)
+	s.part("intake", (&intake{js: js, log: log, runner: runner, source: source, logger: c.Logger}).run)
+	s.part("stager", (&rollout.Stager{Log: log, Runner: runner, Source: source, Logger: c.Logger}).Run)
+	s.part("health", func(ctx context.Context) error { return watchHealth(ctx, broker) })
+	select {
+	case <-runner.Ready():
+	case <-s.ctx.Done():
+		return nil, context.Cause(s.ctx)
+	case <-ctx.Done():
+		return nil, fmt.Errorf("reading the log: %w", ctx.Err())
+	}
+	s.api = &api{nc: s.nc, js: js, log: log, runner: runner, identity: identity, source: source, logger: c.Logger}
+	if err := s.api.start(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// part runs one background part; the first to fail brings the server down.
+func (s *Server) part(name string, run func(context.Context) error) {
+	s.parts.Go(func() {
+		if err := run(s.ctx); err != nil && s.ctx.Err() == nil {
+			s.cancel(fmt.Errorf("%s: %w", name, err))
+		}
+	})
+}
+
+func watchHealth(ctx context.Context, broker *Broker) error {
+	tick := time.NewTicker(healthInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if err := broker.Healthy(); err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// URLFile is where a running server leaves its address for the command line.
+func URLFile(dataDir string) string { return filepath.Join(dataDir, "url") }
+
+// URL is where nodes and operators on this machine connect to.
+func (s *Server) URL() string { return s.broker.ClientURL() }
+
+// Failed is closed when a part has failed, or the server was stopped; Err then
+// says why. A failed server must still be stopped.
+func (s *Server) Failed() <-chan struct{} { return s.ctx.Done() }
+
+// Err is why the server failed, nil if it did not.
+func (s *Server) Err() error {
+	if err := context.Cause(s.ctx); err != nil && !errors.Is(err, errStopped) {
+		return err
+	}
+	return nil
+}
+
+var errStopped = errors.New("stopped")
+
+// stopTimeout bounds a stop; systemd and people wait for it.
+const stopTimeout = 4 * time.Second
+
+// Stop stops everything and returns when the data is closed. Stopping twice is
+// the same as stopping once.
+func (s *Server) Stop() error {
+	s.cancel(errStopped)
+	if s.api != nil {
+		s.api.stop()
+	}
+	s.parts.Wait()
+	if s.nc != nil {
+		s.nc.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
+	defer cancel()
+	return s.broker.Shutdown(ctx)
+}

@@ -1,0 +1,206 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"noxmesh/events"
+)
+
+// StreamOptions are the choices an installation has. All else is fixed.
+type StreamOptions struct {
+	// Replicas of each stream; 1 if zero. More than one needs a cluster.
+	Replicas int
+	// HeartbeatAge is how long heartbeats are kept; 24 h if zero.
+	HeartbeatAge time.Duration
+}
+
+func (o StreamOptions) withDefaults() (StreamOptions, error) {
+	if o.Replicas == 0 {
+		o.Replicas = 1
+	}
+	if o.HeartbeatAge == 0 {
+		o.HeartbeatAge = 24 * time.Hour
+	}
+	if o.Replicas < 1 || o.Replicas > 5 {
+		return o, fmt.Errorf("%d replicas cannot be: choose 1, 3 or 5", o.Replicas)
+	}
+	if o.HeartbeatAge < time.Minute {
+		return o, fmt.Errorf("heartbeats kept for %s only would look like silence: keep them for a minute at least", o.HeartbeatAge)
+	}
+	return o, nil
+}
+
+// room for headers in a message whose payload has a limit, in bytes
+const headerRoom = 1 << 10
+
+// streamConfigs is what the streams must be. The log comes first: everything
+// else follows from it or can be lost.
+func streamConfigs(o StreamOptions) []jetstream.StreamConfig {
+	log := base(events.StreamEvents, o)
+	log.Subjects = []string{
+		events.EventSubject(events.AggregateRollout, "*"),
+		events.EventSubject(events.AggregateDeclaration, "*"),
+		events.EventSubject(events.AggregateNode, "*"),
+		events.EventSubject(events.AggregateRelease, "*"),
+	}
+	log.Discard = jetstream.DiscardNew
+	log.DenyDelete, log.DenyPurge = true, true
+	log.Duplicates = 2 * time.Minute
+
+	declarations := base(events.StreamDeclarations, o)
+	declarations.Sources = []*jetstream.StreamSource{{
+		Name: events.StreamEvents,
+		SubjectTransforms: []jetstream.SubjectTransformConfig{{
+			Source:      events.EventSubject(events.AggregateDeclaration, "*"),
+			Destination: events.DeclaredSubject("{{wildcard(1)}}"),
+		}},
+	}}
+	declarations.MaxMsgsPerSubject = 1
+	declarations.AllowDirect = true
+	declarations.RePublish = &jetstream.RePublish{
+		Source:      events.DeclaredSubject("*"),
+		Destination: events.DeclarationSubject("{{wildcard(1)}}"),
+	}
+	declarations.DenyDelete, declarations.DenyPurge = true, true
+
+	heartbeats := base(events.StreamHeartbeats, o)
+	heartbeats.Subjects = []string{events.HeartbeatSubject("*")}
+	heartbeats.MaxAge = o.HeartbeatAge
+	heartbeats.MaxMsgsPerSubject = 1000
+	heartbeats.MaxMsgSize = events.MaxHeartbeat + headerRoom
+	heartbeats.DenyDelete, heartbeats.DenyPurge = true, true
+	heartbeats.Duplicates = dedupWindow
+	if o.Replicas == 1 { // the broker offers it for single copies only
+		heartbeats.PersistMode = jetstream.AsyncPersistMode
+	}
+
+	reports := base(events.StreamReports, o)
+	reports.Subjects = []string{events.ReportSubject("*", "*")}
+	reports.MaxAge = 7 * 24 * time.Hour
+	reports.MaxBytes = 1 << 30
+	reports.MaxMsgsPerSubject = 256 // a flood of one node pushes out only its own
+	reports.MaxMsgSize = events.MaxReport + headerRoom
+	reports.DenyDelete, reports.DenyPurge = true, true
+	reports.Duplicates = dedupWindow
+
+	// An object store as the client library makes it.
+	packages := base(events.StreamPackages, o)
+	packages.Subjects = []string{"$O." + events.BucketPackages + ".C.>", "$O." + events.BucketPackages + ".M.>"}
+	packages.Discard = jetstream.DiscardNew
+	packages.AllowRollup = true
+	packages.AllowDirect = true
+	packages.Duplicates = 2 * time.Minute
+
+	return []jetstream.StreamConfig{log, declarations, heartbeats, reports, packages}
+}
+
+// base has the values that mean "no limit" as the broker writes them.
+func base(name string, o StreamOptions) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name:              name,
+		Retention:         jetstream.LimitsPolicy,
+		Storage:           jetstream.FileStorage,
+		Discard:           jetstream.DiscardOld,
+		Replicas:          o.Replicas,
+		MaxConsumers:      -1,
+		MaxMsgs:           -1,
+		MaxBytes:          -1,
+		MaxMsgsPerSubject: -1,
+		MaxMsgSize:        -1,
+	}
+}
+
+// EnsureStreams creates the streams that are not there and checks those that
+// are. It changes no stream: one that is not what it must be is an error that
+// lists what differs, for each such stream.
+func EnsureStreams(ctx context.Context, js jetstream.JetStream, opts StreamOptions) error {
+	opts, err := opts.withDefaults()
+	if err != nil {
+		return err
+	}
+	wanted := streamConfigs(opts)
+	have := make(map[string]jetstream.StreamConfig)
+	for _, want := range wanted {
+		s, err := js.Stream(ctx, want.Name)
+		switch {
+		case err == nil:
+			have[want.Name] = s.CachedInfo().Config
+		case !errors.Is(err, jetstream.ErrStreamNotFound):
+			return fmt.Errorf("looking at stream %s: %w", want.Name, err)
+		}
+	}
+	if _, ok := have[events.StreamEvents]; !ok && len(have) > 0 {
+		return fmt.Errorf("the log, stream %s, is gone while other streams are there: restore the data directory from a backup, or start with an empty one", events.StreamEvents)
+	}
+	var wrong []error
+	for _, want := range wanted {
+		if got, ok := have[want.Name]; ok {
+			if diffs := configDiffs(want, got); len(diffs) > 0 {
+				wrong = append(wrong, fmt.Errorf("stream %s is not what it must be: %s", want.Name, strings.Join(diffs, "; ")))
+			}
+		}
+	}
+	if len(wrong) > 0 {
+		return fmt.Errorf("%w\nnothing was changed: find out who changed it; then put it back with `nats stream edit`, or start on another data directory", errors.Join(wrong...))
+	}
+	for _, want := range wanted {
+		if _, ok := have[want.Name]; ok {
+			continue
+		}
+		s, err := js.CreateStream(ctx, want)
+		if err != nil {
+			return fmt.Errorf("creating stream %s: %w", want.Name, err)
+		}
+		// A broker that is too old leaves out what it does not know.
+		if diffs := configDiffs(want, s.CachedInfo().Config); len(diffs) > 0 {
+			return fmt.Errorf("the broker made stream %s differently: %s: it needs to be nats-server 2.15.3 or newer", want.Name, strings.Join(diffs, "; "))
+		}
+	}
+	return nil
+}
+
+// unchecked are fields that change nothing about what a stream keeps or who
+// can change it.
+var unchecked = map[string]bool{"Description": true, "Metadata": true, "Placement": true, "Template": true, "FirstSeq": true}
+
+// configDiffs names each field that differs, as the broker spells it.
+func configDiffs(want, have jetstream.StreamConfig) []string {
+	var diffs []string
+	w, h := reflect.ValueOf(want), reflect.ValueOf(have)
+	for _, f := range reflect.VisibleFields(w.Type()) {
+		if unchecked[f.Name] {
+			continue
+		}
+		a, b := fieldText(w.FieldByIndex(f.Index)), fieldText(h.FieldByIndex(f.Index))
+		if a != b {
+			key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			diffs = append(diffs, fmt.Sprintf("%s must be %s and is %s", key, a, b))
+		}
+	}
+	return diffs
+}
+
+func fieldText(v reflect.Value) string {
+	if d, ok := v.Interface().(time.Duration); ok {
+		return d.String()
+	}
+	if v.Kind() == reflect.Slice && v.Len() == 0 {
+		return "none"
+	}
+	raw, err := json.Marshal(v.Interface())
+	if err != nil {
+		return fmt.Sprint(v.Interface())
+	}
+	if string(raw) == "null" {
+		return "none"
+	}
+	return string(raw)
+}
