@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sort"
 	"strings"
 	"time"
@@ -28,12 +27,11 @@ type world struct {
 	trace  strings.Builder
 	quiet  bool
 	starts int
-	// lag, if set, picks decisions made on an older state (another server).
-	servers []*projections.Mesh
-	rng     *rand.Rand
-	// onEvent checks invariants after each event.
-	onEvent func(events.Record)
-	records []events.Record
+	// onEvent and onBeat hear of everything that is stored.
+	onEvent  func(events.Record)
+	onBeat   func(events.Message)
+	records  []events.Record
+	messages []events.Message
 }
 
 type fakeNode struct {
@@ -52,8 +50,7 @@ const (
 
 func newWorld() *world {
 	t := time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
-	return &world{now: t, since: t, mesh: projections.NewMesh(), last: map[string]uint64{}, nodes: map[string]*fakeNode{},
-		rng: rand.New(rand.NewPCG(1, 1))}
+	return &world{now: t, since: t, mesh: projections.NewMesh(), last: map[string]uint64{}, nodes: map[string]*fakeNode{}}
 }
 
 var errConflict = errors.New("conflict")
@@ -182,7 +179,6 @@ func (n *fakeNode) tick(w *world) {
 		n.declared++ // never done: the next tick starts again
 		n.due = w.now.Add(beatEvery)
 		n.applied = n.declared - 1
-		n.version = n.version + "" // stays on the new version
 		n.mode = "looping"
 	case "crash":
 		if !n.reported {
@@ -228,7 +224,12 @@ func (n *fakeNode) beat(w *world) {
 
 func (w *world) store(id string, raw []byte) {
 	w.beats++
-	w.mesh.ApplyHeartbeat(events.Message{Seq: w.beats, Subject: events.HeartbeatSubject(id), Stored: w.now, Data: raw})
+	msg := events.Message{Seq: w.beats, Subject: events.HeartbeatSubject(id), Stored: w.now, Data: raw}
+	w.messages = append(w.messages, msg)
+	w.mesh.ApplyHeartbeat(msg)
+	if w.onBeat != nil {
+		w.onBeat(msg)
+	}
 }
 
 // ids in order.
