@@ -29,7 +29,7 @@ func NewLog(js jetstream.JetStream) *Log {
 	return &Log{js: js, AttemptTimeout: 5 * time.Second}
 }
 
-// conflictCodes: 10071, and 10164 on replicated streams while a write is in
+// isConflict knows both codes: 10071, and 10164 on replicated streams while a write is in
 // flight.
 func isConflict(err error) bool {
 	var api *jetstream.APIError
@@ -40,8 +40,8 @@ func isConflict(err error) bool {
 
 // Append writes one event, expecting that expected is the sequence of the last
 // event on the event's subject (0: none yet). It returns the event's sequence.
-// An event that is already the last one there counts as written, so repeating
-// an append is safe. [ErrConflict] means that the writer must decide again.
+// An append that is repeated with the same event and expectation finds the event
+// there and counts as done. [ErrConflict] means that the writer must decide again.
 func (l *Log) Append(ctx context.Context, e Event, expected uint64) (uint64, error) {
 	subject, err := e.StreamSubject()
 	if err != nil {

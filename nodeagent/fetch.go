@@ -19,6 +19,9 @@ import (
 // getter reads the last message on a subject of a stream.
 type getter func(ctx context.Context, stream, subject string) ([]byte, error)
 
+// errUnfit: the store has something else than was declared; asking again is no use.
+var errUnfit = errors.New("add the release again")
+
 // fetchTries is how often one part is asked for.
 const fetchTries = 5
 
@@ -51,7 +54,7 @@ func fetchInto(ctx context.Context, get getter, rel events.Release, f *os.File) 
 		left -= int64(len(raw))
 	}
 	if sum := hex.EncodeToString(h.Sum(nil)); sum != rel.SHA256 {
-		return fmt.Errorf("the package has sha256 %s and %s was declared: add the release again", sum, rel.SHA256)
+		return fmt.Errorf("the package has sha256 %s and %s was declared: %w", sum, rel.SHA256, errUnfit)
 	}
 	return nil
 }
@@ -61,7 +64,7 @@ func fetchInto(ctx context.Context, get getter, rel events.Release, f *os.File) 
 func fetchPart(ctx context.Context, get getter, name string, size int64) ([]byte, error) {
 	for try := 1; ; try++ {
 		raw, err := getPart(ctx, get, name, size)
-		if err == nil || ctx.Err() != nil || try == fetchTries || errors.Is(err, errNothing) {
+		if err == nil || ctx.Err() != nil || try == fetchTries || errors.Is(err, errNothing) || errors.Is(err, errUnfit) {
 			return raw, err
 		}
 		if wait(ctx, backoff(try, 500*time.Millisecond, 10*time.Second)) != nil {
@@ -91,7 +94,7 @@ func getPart(ctx context.Context, get getter, name string, size int64) ([]byte, 
 	case info.Deleted:
 		return nil, errNothing
 	case info.Chunks != 1 || info.Size != size || !nuidForm.MatchString(info.NUID):
-		return nil, fmt.Errorf("the store has it with %d bytes in %d chunks, not %d bytes in one: add the release again", info.Size, info.Chunks, size)
+		return nil, fmt.Errorf("the store has it with %d bytes in %d chunks, not %d bytes in one: %w", info.Size, info.Chunks, size, errUnfit)
 	}
 	data, err := get(ctx, events.StreamPackages, "$O."+events.BucketPackages+".C."+info.NUID)
 	if err != nil {

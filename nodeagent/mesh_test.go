@@ -21,6 +21,7 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"noxmesh/events"
+	"noxmesh/nodeagent"
 	"noxmesh/nodeagent/simnode"
 )
 
@@ -188,11 +189,12 @@ func aBigPackage(t *testing.T, version string) []byte {
 
 func packageOf(t *testing.T, version string, size int) []byte {
 	t.Helper()
-	payload := make([]byte, size) // must not compress away
-	for i := range payload {
-		sum := sha256.Sum256(fmt.Appendf(nil, "%s %d", version, i/32))
-		payload[i] = sum[i%32]
+	payload := make([]byte, 0, size+sha256.Size) // must not compress away
+	for len(payload) < size {
+		sum := sha256.Sum256(fmt.Appendf(nil, "%s %d", version, len(payload)))
+		payload = append(payload, sum[:]...)
 	}
+	payload = payload[:size]
 	var buf bytes.Buffer
 	if err := simnode.WriteDeb(&buf, events.HostPackage, version, arch, payload); err != nil {
 		t.Fatal(err)
@@ -229,7 +231,11 @@ func (m *mesh) add(raw []byte, version string) events.Release {
 // declare writes a declaration into the log.
 func (m *mesh) declare(node string, revision uint64, resources ...events.Resource) {
 	m.t.Helper()
-	e := declared(node, revision, resources...)
+	m.append(declared(node, revision, resources...))
+}
+
+func (m *mesh) append(e events.Event) {
+	m.t.Helper()
 	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
 	defer cancel()
 	if _, err := m.js.Publish(ctx, must(e.StreamSubject()), e.Encode()); err != nil {
@@ -308,3 +314,44 @@ func (m *mesh) kept(kind string) []events.ReportFact {
 }
 
 func asJSON(v any) string { return string(must(json.Marshal(v))) }
+
+// awaitDeclared waits until the broker derived a node's declaration.
+func (m *mesh) awaitDeclared(node string, revision uint64) {
+	m.t.Helper()
+	sub := must(m.nc.SubscribeSync(events.DeclarationSubject(node)))
+	defer sub.Unsubscribe()
+	if err := m.nc.Flush(); err != nil {
+		m.t.Fatal(err)
+	}
+	s := must(m.js.Stream(m.t.Context(), events.StreamDeclarations))
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		msg, err := s.GetLastMsgForSubject(m.t.Context(), events.DeclaredSubject(node))
+		if err == nil {
+			f := must(must(events.Decode(msg.Data)).Fact())
+			if f.(*events.Declared).Revision >= revision {
+				return
+			}
+		}
+		// The next thing that may change it is a message for the node.
+		_, _ = sub.NextMsg(50 * time.Millisecond)
+	}
+	m.t.Fatalf("declaration %d of %s did not come about", revision, node)
+}
+
+// awaitStatus looks at a machine until it is so.
+func (b *box) awaitStatus(creds string, want func(nodeagent.Overview) bool) {
+	b.t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-tick.C {
+		if want(nodeagent.Look(b.dir, creds, "")) {
+			return
+		}
+	}
+	b.t.Fatalf("the machine never got there: %s", asJSON(nodeagent.Look(b.dir, creds, "")))
+}
+
+// me is the owner of files that this test can make without being root.
+func me() string { return fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid()) }
+
+func parseTime(s string) (time.Time, error) { return time.Parse(time.RFC3339, s) }

@@ -86,12 +86,12 @@ func (a *Agent) reconcile(run, ctx context.Context) outcome {
 			a.problem(key, fmt.Sprintf("%s: %v", r, err))
 		case errors.As(err, &refused):
 			out.failed = true
-			a.problem(key, fmt.Sprintf("%s: %v", r, err))
 			a.reportRefused(d, refused)
+			a.problem(key, fmt.Sprintf("%s: %v", r, err))
 		default:
 			out.failed = true
-			a.problem(key, fmt.Sprintf("%s: %v", r, err))
 			a.reportFailed(d, r, err)
+			a.problem(key, fmt.Sprintf("%s: %v", r, err))
 		}
 		if r.Type == events.ResourceHost && err != nil {
 			hostRight = false

@@ -105,7 +105,7 @@ type DeclaredSummary struct {
 func Look(stateDir, credsFile, installed string) Overview {
 	s := LookAtState(stateDir)
 	o := Overview{StateDir: stateDir, Installed: installed, KnownGood: s.KnownGood(), Running: s.hostRuns(),
-		Refused: s.Refused(), Outbox: len(outboxFiles(s))}
+		Refused: s.Refused()}
 	if node, err := NodeName(credsFile); err == nil {
 		o.Node = node
 	} else {
@@ -118,6 +118,7 @@ func Look(stateDir, credsFile, installed string) Overview {
 			o.Problems = st.Problems
 		}
 	}
+	o.Outbox = len(outboxFiles(s))
 	switch _, err := s.Retained(o.KnownGood, DebianArchitecture(runtime.GOARCH)); {
 	case o.KnownGood == "" || errors.Is(err, ErrNotRetained):
 		o.Parachute = "missing"

@@ -30,13 +30,21 @@ type box struct {
 	installed string
 	resets    int
 	fail      error
+	hold      chan struct{} // Install says that it began, and waits for the end
 }
 
 func newBox(t *testing.T, version string) *box {
 	return &box{t: t, dir: t.TempDir(), installed: version}
 }
 
-func (b *box) Install(_ context.Context, file string) error {
+func (b *box) Install(ctx context.Context, file string) error {
+	if b.hold != nil {
+		b.hold <- struct{}{}
+		<-b.hold
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.fail != nil {
@@ -313,18 +321,42 @@ func TestFailingInstallationIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestRecallEndsADownload(t *testing.T) {
+func TestARecallEndsADownload(t *testing.T) {
+	grants := nodeGrants()
+	grants.Pub.Allow.Remove("$JS.API.DIRECT.GET.OBJ_packages.$O.packages.C.>")
+	m := newMesh(t, grants)
+	b := newBox(t, "1.0.0")
+	b.retain(aPackage(t, "1.0.0"), "1.0.0")
+	cfg := b.config(m.creds("n1"), m.url())
+	cfg.Timings.Request = 10 * time.Minute // the chunk never comes
+	start(t, cfg)
+	m.declare("n1", 1, host(events.HostSpec{Release: m.add(aPackage(t, "1.1.0"), "1.1.0")}))
+	m.heartbeat("n1", hasProblem("OBJ_packages.$O.packages.C."))
+	m.declare("n1", 2, host(events.HostSpec{Release: releaseOf(aPackage(t, "1.0.0"), "1.0.0")}))
+	m.heartbeat("n1", func(h events.Heartbeat) bool { return h.Revision == 2 })
+}
+
+func TestARecallDoesNotCutAnInstallationOff(t *testing.T) {
 	m := newMesh(t, nodeGrants())
 	b := newBox(t, "1.0.0")
 	b.retain(aPackage(t, "1.0.0"), "1.0.0")
-	start(t, b.config(m.creds("n1"), m.url()))
-	// The package is not there, so the node keeps asking for it.
-	m.declare("n1", 1, host(events.HostSpec{Release: releaseOf(aPackage(t, "1.1.0"), "1.1.0")}))
-	m.heartbeat("n1", func(h events.Heartbeat) bool { return len(h.Problems) > 0 })
+	b.hold = make(chan struct{})
+	creds := m.creds("n1")
+	r := start(t, b.config(creds, m.url()))
+	m.declare("n1", 1, host(events.HostSpec{Release: m.add(aPackage(t, "1.1.0"), "1.1.0")}))
+	<-b.hold
 	m.declare("n1", 2, host(events.HostSpec{Release: releaseOf(aPackage(t, "1.0.0"), "1.0.0")}))
-	h := m.heartbeat("n1", func(h events.Heartbeat) bool { return h.Revision == 2 })
-	if len(h.Problems) > 0 {
-		t.Errorf("problems of the old declaration are still shown: %v", h.Problems)
+	b.awaitStatus(creds, func(o nodeagent.Overview) bool { return o.Declared.Revision == 2 })
+	b.hold <- struct{}{}
+	if r.wait() != nodeagent.ExitUpgraded {
+		t.Fatal("no upgrade")
+	}
+	// The new version hears of the recall and goes back.
+	close(b.hold)
+	b.hold = nil
+	r = start(t, b.config(creds, m.url()))
+	if r.wait() != nodeagent.ExitUpgraded || b.installed != "1.0.0" {
+		t.Errorf("installed %s", b.installed)
 	}
 }
 
@@ -337,4 +369,3 @@ func (m *mesh) putPart(sum string, raw []byte) {
 		m.t.Fatal(err)
 	}
 }
-

@@ -39,7 +39,10 @@ const (
 )
 
 // handle is one command: it decodes its own request and gives a result.
-type handle func(ctx context.Context, actor string, request []byte) (any, error)
+type handle func(ctx context.Context, by caller, request []byte) (any, error)
+
+// caller is who gives a command, as the broker knows them, and the command's id.
+type caller struct{ actor, command string }
 
 func (a *api) commands() map[string]handle {
 	return map[string]handle{
@@ -55,15 +58,15 @@ func (a *api) commands() map[string]handle {
 	}
 }
 
-func command[Q, R any](fn func(ctx context.Context, actor string, q Q) (R, error)) handle {
-	return func(ctx context.Context, actor string, raw []byte) (any, error) {
+func command[Q, R any](fn func(ctx context.Context, by caller, q Q) (R, error)) handle {
+	return func(ctx context.Context, by caller, raw []byte) (any, error) {
 		var q Q
 		dec := json.NewDecoder(strings.NewReader(string(raw)))
 		dec.DisallowUnknownFields()
 		if err := dec.Decode(&q); err != nil {
 			return nil, fmt.Errorf("the request does not read (is this nox-mesh of another version than the server?): %w", err)
 		}
-		return fn(ctx, actor, q)
+		return fn(ctx, by, q)
 	}
 }
 
@@ -72,7 +75,8 @@ func (a *api) start() error {
 	a.busy = make(chan struct{}, maxCommands)
 	sub, err := a.nc.QueueSubscribe(events.APISubject("*", ">"), "nox-mesh", func(msg *nats.Msg) {
 		t := strings.SplitN(msg.Subject, ".", 4)
-		actor, name := t[2], t[3]
+		name := t[3]
+		by := caller{actor: t[2], command: events.Printable(msg.Header.Get(headerCommand), 64)}
 		do, ok := commands[name]
 		if !ok {
 			a.answer(msg, nil, fmt.Errorf("this server knows no command %q: is nox-mesh of another version than the server?", name))
@@ -92,7 +96,7 @@ func (a *api) start() error {
 				a.answer(msg, nil, err)
 				return
 			}
-			result, err := do(ctx, actor, msg.Data)
+			result, err := do(ctx, by, msg.Data)
 			a.answer(msg, result, err)
 		}()
 	})
@@ -136,7 +140,7 @@ func (a *api) answer(msg *nats.Msg, result any, err error) {
 
 // change decides on the folded state and appends one event, again if somebody
 // else was faster, until it is written and folded.
-func (a *api) change(ctx context.Context, actor string, decide func(m *projections.Mesh) (subject string, fact events.Fact, expected uint64, err error)) (events.Event, error) {
+func (a *api) change(ctx context.Context, by caller, decide func(m *projections.Mesh) (subject string, fact events.Fact, expected uint64, err error)) (events.Event, error) {
 	for {
 		var (
 			subject  string
@@ -149,7 +153,7 @@ func (a *api) change(ctx context.Context, actor string, decide func(m *projectio
 		if err != nil || fact == nil {
 			return events.Event{}, err
 		}
-		e := events.New(subject, fact, events.Origin{Source: a.source, Actor: actor}, time.Now())
+		e := events.New(subject, fact, events.Origin{Source: a.source, Actor: by.actor, Cause: by.command}, time.Now())
 		seq, err := a.log.Append(ctx, e, expected)
 		if err == nil {
 			return e, a.runner.WaitEvent(ctx, seq)
@@ -165,7 +169,7 @@ func (a *api) change(ctx context.Context, actor string, decide func(m *projectio
 	}
 }
 
-func (a *api) enroll(ctx context.Context, actor string, q EnrollRequest) (EnrollReply, error) {
+func (a *api) enroll(ctx context.Context, by caller, q EnrollRequest) (EnrollReply, error) {
 	creds, key, err := a.identity.NodeCreds(q.Node)
 	if err != nil {
 		return EnrollReply{}, err
@@ -175,7 +179,7 @@ func (a *api) enroll(ctx context.Context, actor string, q EnrollRequest) (Enroll
 			return EnrollReply{}, fmt.Errorf("label %q=%q: use 1 to 63 letters, digits and . _ - on both sides", k, v)
 		}
 	}
-	_, err = a.change(ctx, actor, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
+	_, err = a.change(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
 		n := m.Enrolled(q.Node)
 		fact := &events.NodeEnrolled{Labels: q.Labels, PublicKey: key}
 		switch {
@@ -191,12 +195,12 @@ func (a *api) enroll(ctx context.Context, actor string, q EnrollRequest) (Enroll
 	return EnrollReply{Creds: string(creds)}, err
 }
 
-func (a *api) declare(ctx context.Context, actor string, q DeclareRequest) (DeclareReply, error) {
+func (a *api) declare(ctx context.Context, by caller, q DeclareRequest) (DeclareReply, error) {
 	if err := checkResources(q.Resources); err != nil {
 		return DeclareReply{}, err
 	}
 	var out DeclareReply
-	_, err := a.change(ctx, actor, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
+	_, err := a.change(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
 		n := m.Enrolled(q.Node)
 		if n == nil {
 			return "", nil, 0, fmt.Errorf("no node %q is enrolled: nox-mesh fleet shows the names", q.Node)
@@ -245,7 +249,7 @@ func checkResources(list []events.Resource) error {
 	return nil
 }
 
-func (a *api) fleet(_ context.Context, _ string, q FleetRequest) (out Fleet, err error) {
+func (a *api) fleet(_ context.Context, _ caller, q FleetRequest) (out Fleet, err error) {
 	a.runner.View(func(m *projections.Mesh) {
 		out.Nodes, out.More = m.Fleet(q.After, fleetPage)
 		out.EventSeq, out.HeartbeatSeq = m.EventSeq, m.HeartbeatSeq

@@ -8,6 +8,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -49,6 +50,9 @@ func Dial(url, credsFile string) (*Client, error) {
 		nats.UserCredentials(credsFile),
 		nats.CustomInboxPrefix(events.InboxPrefix("user", claims.Name)),
 		nats.MaxReconnects(-1),
+		// A command must not wait in a buffer and be carried out later, when
+		// the person who gave it has long been told that it failed.
+		nats.ReconnectBufSize(-1),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			if errors.Is(err, nats.ErrPermissionViolation) {
 				select {
@@ -91,14 +95,23 @@ func ask[R any](ctx context.Context, c *Client, timeout time.Duration, name stri
 		case <-ctx.Done():
 		}
 	}()
-	msg, err := c.nc.RequestWithContext(ctx, events.APISubject(c.user, name), raw)
+	id, err := uuid.NewV7()
+	if err != nil {
+		return out, err
+	}
+	request := nats.NewMsg(events.APISubject(c.user, name))
+	request.Data = raw
+	request.Header.Set(headerCommand, id.String())
+	msg, err := c.nc.RequestMsgWithContext(ctx, request)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return out, errors.New("the broker answers, but no nox-mesh server does: it may be starting or stopping; try again, and look at its log")
 	case err != nil && context.Cause(ctx) != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		return out, context.Cause(ctx)
+	case errors.Is(err, nats.ErrReconnectBufExceeded):
+		return out, errors.New("the connection to the mesh is lost and not back yet: try again in a moment")
 	case err != nil:
-		return out, fmt.Errorf("%s: no answer within %s: %w", name, timeout, err)
+		return out, fmt.Errorf("%s: no answer (%w): it may have been carried out all the same; look before you try again", name, err)
 	}
 	var r reply
 	if err := json.Unmarshal(msg.Data, &r); err != nil {

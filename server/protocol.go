@@ -24,6 +24,10 @@ const (
 	cmdFleet         = "fleet"
 )
 
+// headerCommand carries the id of a command, made by whoever gives it. It is the
+// cause of the events that follow.
+const headerCommand = "Nox-Mesh-Command"
+
 type reply struct {
 	Error  string          `json:"error,omitempty"`
 	Result json.RawMessage `json:"result,omitempty"`

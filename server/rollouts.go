@@ -16,7 +16,7 @@ import (
 
 var labelForm = regexp.MustCompile(`^[A-Za-z0-9._-]{1,63}$`)
 
-func (a *api) addRelease(ctx context.Context, actor string, q ReleaseAddRequest) (ReleaseAddReply, error) {
+func (a *api) addRelease(ctx context.Context, by caller, q ReleaseAddRequest) (ReleaseAddReply, error) {
 	if err := q.Release.Validate(); err != nil {
 		return ReleaseAddReply{}, err
 	}
@@ -24,7 +24,7 @@ func (a *api) addRelease(ctx context.Context, actor string, q ReleaseAddRequest)
 		return ReleaseAddReply{}, err
 	}
 	out := ReleaseAddReply{Release: q.Release}
-	_, err := a.change(ctx, actor, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
+	_, err := a.change(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
 		have := m.Releases[q.Release.Key()]
 		if have == nil {
 			return q.Release.Key(), &events.ReleaseAdded{Release: q.Release}, 0, nil
@@ -39,7 +39,7 @@ func (a *api) addRelease(ctx context.Context, actor string, q ReleaseAddRequest)
 	return out, err
 }
 
-func (a *api) listReleases(context.Context, string, struct{}) (out ReleaseList, err error) {
+func (a *api) listReleases(context.Context, caller, struct{}) (out ReleaseList, err error) {
 	a.runner.View(func(m *projections.Mesh) {
 		out.Releases, out.EventSeq = m.ReleaseViews(), m.EventSeq
 	})
@@ -65,12 +65,12 @@ func withDefaults(p events.Policy) events.Policy {
 	return p
 }
 
-func (a *api) startRollout(ctx context.Context, actor string, q StartRequest) (*rollout.Status, error) {
+func (a *api) startRollout(ctx context.Context, by caller, q StartRequest) (*rollout.Status, error) {
 	req := rollout.Request{Version: q.Version, Selector: q.Selector, Policy: withDefaults(q.Policy), Seed: q.Seed}
 	if req.Seed == 0 {
 		req.Seed = rand.Uint64()
 	}
-	e, err := a.change(ctx, actor, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
+	e, err := a.change(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
 		plan, err := rollout.Plan(m, req)
 		// Ids count up; of two servers that take the same one, one tries again.
 		return "r" + strconv.Itoa(len(m.Rollouts)+1), plan, 0, err
@@ -98,11 +98,11 @@ func (a *api) status(id string) (out *rollout.Status, err error) {
 	return out, err
 }
 
-func (a *api) rolloutStatus(_ context.Context, _ string, q RolloutRequest) (*rollout.Status, error) {
+func (a *api) rolloutStatus(_ context.Context, _ caller, q RolloutRequest) (*rollout.Status, error) {
 	return a.status(q.ID)
 }
 
-func (a *api) listRollouts(context.Context, string, struct{}) (out RolloutList, err error) {
+func (a *api) listRollouts(context.Context, caller, struct{}) (out RolloutList, err error) {
 	a.runner.View(func(m *projections.Mesh) {
 		out.EventSeq = m.EventSeq
 		out.Rollouts = []*rollout.Status{}
@@ -115,12 +115,12 @@ func (a *api) listRollouts(context.Context, string, struct{}) (out RolloutList, 
 	return out, nil
 }
 
-func (a *api) abortRollout(ctx context.Context, actor string, q RolloutRequest) (*rollout.Status, error) {
+func (a *api) abortRollout(ctx context.Context, by caller, q RolloutRequest) (*rollout.Status, error) {
 	current, err := a.status(q.ID)
 	if err != nil {
 		return nil, err
 	}
-	_, err = a.change(ctx, actor, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
+	_, err = a.change(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
 		r := m.Rollouts[current.ID]
 		if !r.State.Open() {
 			return "", nil, 0, fmt.Errorf("rollout %s is %s already: there is nothing to abort", r.ID, r.State)

@@ -1,0 +1,345 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"noxmesh/events"
+	"noxmesh/nodeagent"
+	"noxmesh/nodeagent/simnode"
+	"noxmesh/projections"
+	"noxmesh/rollout"
+	"noxmesh/server"
+)
+
+// The test binary is also the server that is killed: with these variables set
+// it runs one, and kills itself with SIGKILL right after the broker has stored
+// a given event. That is kill -9 at a named moment.
+const (
+	envServeDir    = "NOX_MESH_TEST_SERVE_DIR"
+	envServeListen = "NOX_MESH_TEST_SERVE_LISTEN"
+	envKillAt      = "NOX_MESH_TEST_KILL_AT"
+)
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(envServeDir); dir != "" {
+		if err := serveUntilKilled(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func serveUntilKilled(dir string) error {
+	killAt, err := strconv.ParseUint(os.Getenv(envKillAt), 10, 64)
+	if err != nil {
+		return err
+	}
+	s, err := server.Start(context.Background(), server.Config{
+		DataDir: dir, Listen: os.Getenv(envServeListen), PulseInterval: 100 * time.Millisecond,
+		Logger: zerolog.New(os.Stderr).Level(zerolog.WarnLevel),
+		Appended: func(seq uint64, _ events.Event) {
+			if seq == killAt {
+				_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Println("ready")
+	<-s.Failed()
+	return s.Err()
+}
+
+// crashRun is one fleet of three nodes and two rollouts: a good release and a
+// broken one.
+type crashRun struct {
+	t      *testing.T
+	dir    string
+	listen string
+	client *server.Client
+	server *exec.Cmd
+	exited chan struct{}
+}
+
+func (c *crashRun) serve(killAt uint64) {
+	c.t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), envServeDir+"="+filepath.Join(c.dir, "server"), envServeListen+"="+c.listen,
+		envKillAt+"="+strconv.FormatUint(killAt, 10))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	exited := make(chan struct{})
+	c.server, c.exited = cmd, exited
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "ready\n" {
+		c.t.Fatalf("the server did not start: %q %v", line, err)
+	}
+	go func() { _ = cmd.Wait(); close(exited) }()
+}
+
+// command sends a command; if the server dies under it, the outcome is unknown
+// and it is given again once the server is back. That it was carried out the
+// first time then shows in the answer.
+func (c *crashRun) command(ctx context.Context, do func(ctx context.Context) error) {
+	c.t.Helper()
+	for {
+		attempt, cancel := context.WithTimeout(ctx, 2*time.Second)
+		err := do(attempt)
+		cancel()
+		if err == nil || strings.Contains(err.Error(), "already") || strings.Contains(err.Error(), "is running over") {
+			return
+		}
+		if ctx.Err() != nil {
+			c.t.Fatalf("a command never went through: %v", err)
+		}
+		c.restartIfDead()
+		select { // the connection comes back by itself
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+func (c *crashRun) restartIfDead() {
+	c.t.Helper()
+	select {
+	case <-c.exited:
+		c.serve(0)
+	default:
+	}
+}
+
+// run plays the story, with the server killed right after event killAt (0:
+// never), and gives everything that is in the log afterwards.
+func (c *crashRun) run(ctx context.Context, killAt uint64) []events.Record {
+	t := c.t
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.listen = l.Addr().String()
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	c.serve(killAt)
+	defer func() {
+		_ = c.server.Process.Kill()
+		<-c.exited
+	}()
+	c.client, err = server.Dial("nats://"+c.listen, server.OperatorCredsFile(filepath.Join(c.dir, "server")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.client.Close()
+
+	var first []byte
+	for _, v := range []string{"1.0.0", "1.1.0", "1.2.0"} {
+		path := filepath.Join(c.dir, events.PackageFile(v, "amd64"))
+		f, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(simnode.WriteDeb(f, events.HostPackage, v, "amd64", []byte(v)), f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if first == nil {
+			if first, err = os.ReadFile(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.command(ctx, func(ctx context.Context) error { _, err := c.client.AddRelease(ctx, path); return err })
+	}
+	machines, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer func() { stop(); wg.Wait() }()
+	for _, name := range []string{"a", "b", "c"} {
+		var creds server.EnrollReply
+		c.command(ctx, func(ctx context.Context) (err error) {
+			creds, err = c.client.Enroll(ctx, server.EnrollRequest{Node: name, Again: true})
+			return err
+		})
+		disk := filepath.Join(c.dir, name)
+		file := filepath.Join(disk, "node.creds")
+		if err := errors.Join(os.Mkdir(disk, 0o700), os.WriteFile(file, []byte(creds.Creds), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		m, err := simnode.New(simnode.Config{
+			Dir: disk, CredsFile: file, URL: "nats://" + c.listen, Version: "1.0.0", Architecture: "amd64", Package: first,
+			RestartDelay: 50 * time.Millisecond, Crashes: func(v string) bool { return v == "1.2.0" }, Logger: zerolog.Nop(),
+			Timings: nodeagent.Timings{Heartbeat: 100 * time.Millisecond, Reconnect: 50 * time.Millisecond, ReconnectMax: 200 * time.Millisecond,
+				Request: time.Second, Refresh: time.Second, RetryLeast: 100 * time.Millisecond, RetryMost: time.Second},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wg.Go(func() {
+			if err := m.Run(machines); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	c.wait(ctx, "three nodes are heard", func(ctx context.Context) (bool, error) {
+		f, err := c.client.Fleet(ctx)
+		return len(f.Nodes) == 3 && !slices.ContainsFunc(f.Nodes, func(n projections.NodeView) bool { return n.LastHeard == nil }), err
+	})
+	for _, v := range []string{"1.1.0", "1.2.0"} {
+		policy := events.Policy{Batches: []string{"2", "100%"}, Window: events.Duration(20 * time.Second),
+			Soak: events.Duration(300 * time.Millisecond), Presence: events.Duration(15 * time.Second)}
+		c.command(ctx, func(ctx context.Context) error {
+			_, err := c.client.StartRollout(ctx, server.StartRequest{Version: v, Policy: policy, Seed: 7})
+			return err
+		})
+		c.wait(ctx, v+" ends", func(ctx context.Context) (bool, error) {
+			s, err := c.client.Rollout(ctx, "latest")
+			return err == nil && s.Version == v && s.State != projections.Running &&
+				(s.State == projections.Completed || s.Counts[rollout.Outcome(events.RolledBack)] == 2), err
+		})
+	}
+	if killAt != 0 {
+		// The last event may be the one to die at: what is read below is read
+		// from a server that started onto the data.
+		select {
+		case <-c.exited:
+			c.serve(0)
+		default:
+		}
+	}
+	var all []events.Record
+	if err := c.client.Log().Read(ctx, events.ReadOptions{}, func(rec events.Record) error {
+		all = append(all, rec)
+		return nil
+	}); err != nil {
+		t.Fatalf("reading the log: %v", err)
+	}
+	return all
+}
+
+// wait asks until something is true; the server may die meanwhile.
+func (c *crashRun) wait(ctx context.Context, what string, ok func(ctx context.Context) (bool, error)) {
+	c.t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		attempt, cancel := context.WithTimeout(ctx, 2*time.Second)
+		yes, err := ok(attempt)
+		cancel()
+		if yes {
+			return
+		}
+		c.restartIfDead()
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			c.t.Fatalf("waiting until %s: %v (last error: %v)", what, ctx.Err(), err)
+		}
+	}
+}
+
+// story is what a log tells, without times, ids and what depends on who was
+// faster: the order of nodes within a batch, and whether the second canary had
+// reported its rollback when the first one's report halted the rollout.
+func story(t *testing.T, log []events.Record) []string {
+	t.Helper()
+	var out []string
+	ids, declared := map[string]bool{}, map[string]bool{}
+	for i, rec := range log {
+		if rec.Seq != uint64(i+1) {
+			t.Errorf("event %d is missing", i+1)
+		}
+		if ids[rec.Event.ID] {
+			t.Errorf("event id %s is there twice", rec.Event.ID)
+		}
+		ids[rec.Event.ID] = true
+		fact, err := rec.Event.Fact()
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch f := fact.(type) {
+		case *events.Declared:
+			key := fmt.Sprint(f.Node, f.Because)
+			if declared[key] {
+				t.Errorf("%s is declared twice", key)
+			}
+			declared[key] = true
+			if f.Because.Kind == events.CauseBatch {
+				out = append(out, "declared "+key)
+			}
+		case *events.BatchOpened:
+			out = append(out, fmt.Sprint(rec.Event.Subject, " opened ", f.Batch, f.Nodes))
+		case *events.BatchPassed:
+			out = append(out, fmt.Sprint(rec.Event.Subject, " passed ", f.Batch, len(f.Passed)))
+		case *events.RolloutStarted:
+			out = append(out, fmt.Sprint(rec.Event.Subject, " started ", f.Version, f.Cohort))
+		case *events.RolloutHalted:
+			out = append(out, fmt.Sprint(rec.Event.Subject, " halted ", f.Batch, f.Diagnosis, f.Undeclared))
+		case *events.RolloutCompleted:
+			out = append(out, fmt.Sprint(rec.Event.Subject, " completed ", f.Passed, f.Failed, f.Tail))
+		case *events.NodeRolledBack:
+			out = append(out, "rolled back "+rec.Event.Subject)
+		}
+	}
+	sort.Strings(out)
+	return out
+}
+
+// TestKilledAtEveryEvent records a good and a bad rollout, then plays them again
+// once for each of their events, with the server killed right after it is
+// stored and started again. Each time the end must be the same: nothing is
+// lost, nothing is declared twice.
+func TestKilledAtEveryEvent(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes half a minute")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	play := func(t *testing.T, killAt uint64) []events.Record {
+		c := &crashRun{t: t, dir: t.TempDir()}
+		one, cancel := context.WithTimeout(ctx, 90*time.Second)
+		defer cancel()
+		return c.run(one, killAt)
+	}
+	recorded := play(t, 0)
+	want := story(t, recorded)
+	t.Logf("recorded %d events", len(recorded))
+	if len(want) < 14 {
+		t.Fatalf("the recorded story is too short:\n%s", strings.Join(want, "\n"))
+	}
+	slots := make(chan struct{}, 4)
+	t.Run("killed", func(t *testing.T) {
+		for at := 1; at <= len(recorded); at++ {
+			t.Run(fmt.Sprintf("after event %d", at), func(t *testing.T) {
+				t.Parallel()
+				slots <- struct{}{}
+				defer func() { <-slots }()
+				if got := story(t, play(t, uint64(at))); !slices.Equal(got, want) {
+					t.Errorf("the story ended differently:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+				}
+			})
+		}
+	})
+}
