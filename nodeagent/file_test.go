@@ -42,7 +42,10 @@ func TestFileIsMadeAndLeftAlone(t *testing.T) {
 		func() { put(t, filepath.Dir(path), "f.conf", "longer than before\n") },
 		func() { must0(t, os.Chmod(path, 0o666)) },
 		func() { must0(t, os.Remove(path)) },
-		func() { put(t, filepath.Dir(path), ".f.conf.nox-mesh-new", "left by a power cut"); must0(t, os.Remove(path)) },
+		func() {
+			put(t, filepath.Dir(path), ".f.conf.nox-mesh-new", "left by a power cut")
+			must0(t, os.Remove(path))
+		},
 	} {
 		change()
 		if err := applyFile(t, path, spec); err != nil {

@@ -202,7 +202,10 @@ func (o *Overview) judge() {
 			find([]string{journalCommand}, "version %s is declared (revision %d) and %s runs", d.Version, d.Revision, o.Host.Version)
 		}
 	}
-	if o.Outbox > 0 {
+	switch {
+	case o.Outbox == 1:
+		find(nil, "1 report waits to be sent")
+	case o.Outbox > 1:
 		find(nil, "%d reports wait to be sent", o.Outbox)
 	}
 	for _, p := range o.Problems {

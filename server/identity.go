@@ -182,6 +182,10 @@ func (id *Identity) OperatorCreds(name string) (creds []byte, err error) {
 	return creds, err
 }
 
+// FirstOperator is the name in the credential that a server leaves in its data
+// directory.
+const FirstOperator = "operator"
+
 // OperatorCredsFile is where a server leaves the first operator's credential.
 func OperatorCredsFile(dataDir string) string { return filepath.Join(dataDir, "operator.creds") }
 
@@ -192,7 +196,7 @@ func (id *Identity) WriteOperatorCreds(dataDir string) error {
 	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	creds, err := id.OperatorCreds("operator")
+	creds, err := id.OperatorCreds(FirstOperator)
 	if err != nil {
 		return err
 	}
