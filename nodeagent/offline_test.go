@@ -219,3 +219,13 @@ func TestConfigIsChecked(t *testing.T) {
 		}
 	}
 }
+
+func TestTheHostIsAlwaysLast(t *testing.T) {
+	var order string
+	for _, r := range hostLast([]events.Resource{{Type: "host", Name: "h"}, {Type: "file", Name: "a"}, {Type: "x", Name: "b"}, {Type: "file", Name: "c"}}) {
+		order += r.Name
+	}
+	if order != "abch" {
+		t.Errorf("the order is %s", order)
+	}
+}

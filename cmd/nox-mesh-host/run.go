@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
+	"noxmesh/events"
 	"noxmesh/nodeagent"
 )
 
@@ -33,14 +34,19 @@ func runCommand(stateDir, creds *string) *cobra.Command {
 					log.Warn().Err(err).Msg("telling the service manager")
 				}
 			}
+			// dpkg's log is opened by the service manager, elsewhere.
+			dir, err := filepath.Abs(*stateDir)
+			if err != nil {
+				return fmt.Errorf("state directory: %w", err)
+			}
 			agent, err := nodeagent.New(nodeagent.Config{
-				StateDir: *stateDir, URL: url, CredsFile: *creds, Version: version, PinFile: pinFile,
+				StateDir: dir, URL: url, CredsFile: *creds, Version: version, PinFile: pinFile,
 				Timings:       nodeagent.Timings{Heartbeat: heartbeat},
-				Packages:      nodeagent.Dpkg{Log: filepath.Join(*stateDir, "install.log")},
+				Packages:      nodeagent.Dpkg{Log: filepath.Join(dir, "install.log")},
 				Supervisor:    nodeagent.Systemd{},
 				Logger:        log,
 				Ready:         func() { notify(daemon.SdNotifyReady) },
-				Status:        func(line string) { notify("STATUS=" + line) },
+				Status:        func(line string) { notify("STATUS=" + events.Printable(line, 300)) },
 				Watchdog:      func() { notify(daemon.SdNotifyWatchdog) },
 				WatchdogEvery: watchdogEvery / 3,
 			})

@@ -94,7 +94,7 @@ func text(o nodeagent.Overview) string {
 	}
 	rollbackLines(line, "rolled back", o.Last)
 	rollbackLines(line, "ROLLBACK", o.Pending)
-	line("outbox", "%d reports wait", o.Outbox)
+	line("outbox", "%d waiting for the mesh", o.Outbox)
 	if len(o.Findings) == 0 {
 		b.WriteString("\nAll is well.\n")
 		return b.String()

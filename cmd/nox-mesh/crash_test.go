@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/rs/zerolog"
 
 	"noxmesh/events"
@@ -45,7 +47,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	os.Exit(m.Run())
+	testscript.Main(m, map[string]func(){"nox-mesh": main})
 }
 
 func serveUntilKilled(dir string) error {
@@ -69,6 +71,8 @@ func serveUntilKilled(dir string) error {
 	<-s.Failed()
 	return s.Err()
 }
+
+var record = flag.String("record", "", "write the log of the uninterrupted run to this file, for testdata/logs, and stop there")
 
 // crashRun is one fleet of three nodes and two rollouts: a good release and a
 // broken one.
@@ -325,6 +329,16 @@ func TestKilledAtEveryEvent(t *testing.T) {
 	}
 	recorded := play(t, 0)
 	want := story(t, recorded)
+	if *record != "" {
+		var out []byte
+		for _, rec := range recorded {
+			out = append(append(out, rec.Event.Encode()...), '\n')
+		}
+		if err := os.WriteFile(*record, out, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
 	t.Logf("recorded %d events", len(recorded))
 	if len(want) < 14 {
 		t.Fatalf("the recorded story is too short:\n%s", strings.Join(want, "\n"))

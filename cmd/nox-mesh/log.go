@@ -119,7 +119,7 @@ func printEvent(out io.Writer, rec events.Record) error {
 func describe(fact events.Fact) string {
 	switch f := fact.(type) {
 	case *events.ReleaseAdded:
-		return fmt.Sprintf("%s for %s, %s", f.Version, f.Architecture, bytes(f.Size))
+		return fmt.Sprintf("%s for %s, %s", f.Version, f.Architecture, byteSize(f.Size))
 	case *events.NodeEnrolled:
 		return labelText(f.Labels)
 	case *events.NodeConfirmed:

@@ -72,7 +72,7 @@ func ago(t *time.Time) string {
 	}
 }
 
-func bytes(n int64) string {
+func byteSize(n int64) string {
 	switch {
 	case n >= 1<<20:
 		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))

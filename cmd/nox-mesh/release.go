@@ -29,7 +29,7 @@ read from the package itself; size and checksum are recorded as an event.`,
 				verb = "there already:"
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s %s for %s, %s, sha256 %s\nroll it out with nox-mesh rollout start %s\n",
-				verb, r.Release.Version, r.Release.Architecture, bytes(r.Release.Size), r.Release.SHA256, r.Release.Version)
+				verb, r.Release.Version, r.Release.Architecture, byteSize(r.Release.Size), r.Release.SHA256, r.Release.Version)
 			return nil
 		}),
 	}
@@ -51,7 +51,7 @@ read from the package itself; size and checksum are recorded as an event.`,
 			}
 			t := newTable(cmd.OutOrStdout(), "VERSION", "ARCH", "SIZE", "ADDED", "DECLARED", "CONFIRMED", "ROLLED BACK", "SILENT", "SHA256")
 			for _, r := range list.Releases {
-				t.row(r.Version, r.Architecture, bytes(r.Size), ago(&r.Added), r.Declared, r.Confirmed, r.RolledBack, r.Silent, r.SHA256[:12])
+				t.row(r.Version, r.Architecture, byteSize(r.Size), ago(&r.Added), r.Declared, r.Confirmed, r.RolledBack, r.Silent, r.SHA256[:12])
 			}
 			t.end()
 			fmt.Fprintf(cmd.OutOrStdout(), "as of event %d; counts are nodes\n", list.EventSeq)
