@@ -91,6 +91,9 @@ func StartBroker(c BrokerConfig) (*Broker, error) {
 		StoreDir:               c.DataDir, // the server adds "jetstream"
 		SyncAlways:             true,
 		DisableJetStreamBanner: true,
+		// The status of a rollout over 50,000 nodes is one message. What a node
+		// may send is limited in its credential.
+		MaxPayload: 8 << 20,
 		// The disk is the limit. The default, a share of what is free at the
 		// start, would one day refuse to load a stream that has reserved space.
 		JetStreamMaxStore: math.MaxInt64 / 2,
