@@ -148,15 +148,28 @@ func TestAnUpgradeThatWasRecalledIsOver(t *testing.T) {
 	}
 }
 
-func TestAVersionThatCannotBeConfirmedRunsOn(t *testing.T) {
-	dir, a := confirmed(t, "1.1.0", func(dir string) {
+func TestAVersionThatCannotBeConfirmedRunsOnAndTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := offlineConfig(t, "1.1.0")
+		ready := false
+		cfg.Ready = func() { ready = true }
 		// In the place of the file that is written beside known-good.
-		must0(t, os.MkdirAll(filepath.Join(dir, ".known-good.new", "x"), 0o755))
+		blocker := filepath.Join(cfg.StateDir, ".known-good.new")
+		must0(t, os.MkdirAll(filepath.Join(blocker, "x"), 0o755))
+		a := live(t, cfg, time.Minute)
+		if !ready || a.isConfirmed() || get(t, cfg.StateDir, fileKnownGood) != "(missing)" {
+			t.Error("it is not ready, or confirmed and cannot be")
+		}
+		if h := a.heartbeat(); len(h.Problems) != 1 || !strings.Contains(h.Problems[0], "cannot be confirmed") || h.Confirmed() {
+			t.Errorf("heartbeat: %+v", h)
+		}
+		time.AfterFunc(30*time.Minute, func() { must0(t, os.RemoveAll(blocker)) })
+		a = live(t, cfg, time.Hour)
+		if h := a.heartbeat(); !h.Confirmed() || len(h.Problems) != 0 || get(t, cfg.StateDir, fileKnownGood) != "1.1.0\n" {
+			t.Errorf("heartbeat: %+v", h)
+		}
+		if n := len(waiting(t, cfg.StateDir, events.ReportConfirmed)); n != 1 {
+			t.Errorf("%d confirmations wait", n)
+		}
 	})
-	if a.isConfirmed() || get(t, dir, fileKnownGood) != "(missing)" {
-		t.Error("it is confirmed and cannot be")
-	}
-	if h := a.heartbeat(); len(h.Problems) != 1 || !strings.Contains(h.Problems[0], "cannot be confirmed") || h.Confirmed() {
-		t.Errorf("heartbeat: %+v", h)
-	}
 }

@@ -64,7 +64,7 @@ func fetchInto(ctx context.Context, get getter, rel events.Release, f *os.File) 
 func fetchPart(ctx context.Context, get getter, name string, size int64) ([]byte, error) {
 	for try := 1; ; try++ {
 		raw, err := getPart(ctx, get, name, size)
-		if err == nil || ctx.Err() != nil || try == fetchTries || errors.Is(err, errNothing) || errors.Is(err, errUnfit) {
+		if err == nil || try == fetchTries || errors.Is(err, errNothing) || errors.Is(err, errUnfit) {
 			return raw, err
 		}
 		if wait(ctx, backoff(try, 500*time.Millisecond, 10*time.Second)) != nil {

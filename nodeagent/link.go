@@ -158,6 +158,11 @@ func (l *link) session(ctx context.Context) error {
 				return fmt.Errorf("the credentials are for node %q now", name)
 			}
 			if !nc.IsConnected() {
+				// Refused credentials reach no callback while the first
+				// connection is still to be made.
+				if err := nc.LastError(); err != nil {
+					l.setDown("connecting: " + err.Error())
+				}
 				continue
 			}
 			l.setUp(nc)
@@ -185,7 +190,10 @@ func (l *link) options(node string, changed chan struct{}, closed chan error) []
 		nats.RetryOnFailedConnect(true),
 		nats.MaxReconnects(-1),
 		nats.IgnoreAuthErrorAbort(), // credentials may be replaced or allowed again
-		nats.CustomReconnectDelay(func(n int) time.Duration { return backoff(n, t.Reconnect, t.ReconnectMax) }),
+		nats.CustomReconnectDelay(func(n int) time.Duration {
+			poke(changed)
+			return backoff(n, t.Reconnect, t.ReconnectMax)
+		}),
 		nats.Timeout(10 * time.Second),
 		nats.PingInterval(20 * time.Second),
 		nats.MaxPingsOutstanding(2),

@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/nats-io/nkeys"
 
 	"noxmesh/events"
 	"noxmesh/nodeagent"
@@ -110,6 +113,11 @@ func TestResourcesThatDoNotApply(t *testing.T) {
 	if string(must(os.ReadFile(filepath.Join(dir, "b")))) != "b" {
 		t.Error("a resource behind failing ones was not applied")
 	}
+	m.declare("n1", 2, host(events.HostSpec{Release: own}))
+	h = m.heartbeat("n1", func(h events.Heartbeat) bool { return h.Revision == 2 })
+	if len(h.Problems) > 0 {
+		t.Errorf("problems of resources that are not declared any more: %v", h.Problems)
+	}
 }
 
 func TestADeniedPermissionIsShown(t *testing.T) {
@@ -130,6 +138,9 @@ func TestCredentialsThatComeLater(t *testing.T) {
 	m := newMesh(t, nodeGrants())
 	b := newBox(t, "1.0.0")
 	creds := filepath.Join(t.TempDir(), "node.creds")
+	// What another node left there must not stand in the way of this one.
+	b.write("declaration.json", string(declared("n0", 9).Encode()))
+	m.declare("n1", 1)
 	start(t, b.config(creds, m.url()))
 	b.awaitStatus(creds, func(o nodeagent.Overview) bool {
 		return o.Running && o.Host != nil && o.Host.Confirmed && strings.Contains(o.Host.Link.Reason, "nox-mesh node enroll")
@@ -137,7 +148,7 @@ func TestCredentialsThatComeLater(t *testing.T) {
 	if err := os.Rename(m.creds("n1"), creds); err != nil {
 		t.Fatal(err)
 	}
-	m.heartbeat("n1", events.Heartbeat.Confirmed)
+	m.heartbeat("n1", func(h events.Heartbeat) bool { return h.Confirmed() && h.Revision == 1 })
 	m.report("n1", events.ReportConfirmed)
 }
 
@@ -156,6 +167,33 @@ func TestAMachineThatIsEnrolledAnew(t *testing.T) {
 	if got := string(must(os.ReadFile(filepath.Join(dir, "f")))); got != "n2" {
 		t.Errorf("the file holds %q", got)
 	}
+}
+
+func TestCredentialsOfAnotherNodePutInTheirPlace(t *testing.T) {
+	m := newMesh(t, nodeGrants())
+	b := newBox(t, "1.0.0")
+	creds := m.creds("n1")
+	start(t, b.config(creds, m.url()))
+	m.heartbeat("n1", events.Heartbeat.Confirmed)
+	mustDo(os.Rename(m.creds("n2"), creds))
+	m.stop() // the next connection is made with them
+	m.start(true)
+	m.declare("n2", 1)
+	m.heartbeat("n2", func(h events.Heartbeat) bool { return h.Revision == 1 })
+}
+
+func TestHeartbeatsComeAtOnceWhenSomethingIsNew(t *testing.T) {
+	m := newMesh(t, nodeGrants())
+	b := newBox(t, "1.0.0")
+	cfg := b.config(m.creds("n1"), m.url())
+	cfg.Timings.Heartbeat = time.Hour
+	start(t, cfg)
+	m.heartbeat("n1", events.Heartbeat.Confirmed)
+	m.declare("n1", 1)
+	m.heartbeat("n1", func(h events.Heartbeat) bool { return h.Revision == 1 })
+	m.stop()
+	m.start(true)
+	m.heartbeat("n1", func(h events.Heartbeat) bool { return h.Revision == 1 })
 }
 
 func TestReportsWaitForTheMesh(t *testing.T) {
@@ -201,4 +239,33 @@ func TestAReportThatIsNeverTakenHoldsUpNothing(t *testing.T) {
 	if n := len(must(os.ReadDir(filepath.Join(b.dir, "outbox", "rejected")))); n != 1 {
 		t.Errorf("%d reports were set aside", n)
 	}
+}
+
+func TestCredentialsThatTheMeshDoesNotTake(t *testing.T) {
+	m := newMesh(t, nodeGrants())
+	b := newBox(t, "1.0.0")
+	creds := filepath.Join(t.TempDir(), "node.creds")
+	if err := os.WriteFile(creds, nodeCreds(must(nkeys.CreateAccount()), must(nkeys.CreateAccount()), "n1"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	downFor := func(why string) func(nodeagent.Overview) bool {
+		return func(o nodeagent.Overview) bool {
+			return o.Host != nil && !o.Host.Link.Up && strings.Contains(strings.ToLower(o.Host.Link.Reason), why)
+		}
+	}
+	m.stop()
+	start(t, b.config(creds, m.url()))
+	b.awaitStatus(creds, downFor("refused"))
+	m.start(true)
+	b.awaitStatus(creds, downFor("authorization"))
+	// They are read again for each try.
+	good := must(os.ReadFile(m.creds("n1")))
+	mustDo(os.WriteFile(creds+".new", good, 0o600))
+	mustDo(os.Rename(creds+".new", creds))
+	m.heartbeat("n1", events.Heartbeat.Confirmed)
+	// And it is the same once the link was up before.
+	mustDo(os.WriteFile(creds, nodeCreds(must(nkeys.CreateAccount()), must(nkeys.CreateAccount()), "n1"), 0o600))
+	m.stop()
+	m.start(true)
+	b.awaitStatus(creds, downFor("authorization"))
 }

@@ -77,6 +77,12 @@ func must[T any](v T, err error) T {
 	return v
 }
 
+func mustDo(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
 // start starts the broker. One that does not listen is there for the test only.
 func (m *mesh) start(listen bool) {
 	m.t.Helper()

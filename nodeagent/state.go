@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"noxmesh/events"
 )
@@ -183,6 +184,11 @@ func (s *State) rename(from, to string) error {
 	return syncDir(s.dir)
 }
 
+// lockWait is how long a start waits for the lock. Whoever asks with
+// [State.hostRuns] at that very moment holds it too, and must not cost the host
+// a start.
+const lockWait = 5 * time.Second
+
 // lock makes sure that one host only works in the directory. The lock ends
 // with the process, so [State.hostRuns] can ask for it.
 func (s *State) lock() (unlock func(), err error) {
@@ -190,11 +196,23 @@ func (s *State) lock() (unlock func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("state directory %s is in use by another host: stop it first (systemctl stop nox-mesh-host): %w", s.dir, err)
+	deadline := time.Now().Add(lockWait)
+	for {
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(deadline) {
+			f.Close()
+			return nil, fmt.Errorf("state directory %s is in use by another host: stop it first (systemctl stop nox-mesh-host): %w", s.dir, err)
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
-	return func() { f.Close() }, nil
+	return func() {
+		// Explicitly: a child between fork and exec has the file open as well.
+		_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
+		f.Close()
+	}, nil
 }
 
 // hostRuns says whether a host works in the directory now.

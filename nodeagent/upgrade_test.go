@@ -39,8 +39,14 @@ func newBox(t *testing.T, version string) *box {
 
 func (b *box) Install(ctx context.Context, file string) error {
 	if b.hold != nil {
-		b.hold <- struct{}{}
-		<-b.hold
+		select {
+		case b.hold <- struct{}{}:
+		case <-b.t.Context().Done():
+		}
+		select {
+		case <-b.hold:
+		case <-b.t.Context().Done():
+		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -344,9 +350,13 @@ func TestARecallDoesNotCutAnInstallationOff(t *testing.T) {
 	creds := m.creds("n1")
 	r := start(t, b.config(creds, m.url()))
 	m.declare("n1", 1, host(events.HostSpec{Release: m.add(aPackage(t, "1.1.0"), "1.1.0")}))
-	<-b.hold
+	select {
+	case <-b.hold:
+	case <-time.After(patience):
+		t.Fatal("nothing is installed")
+	}
 	m.declare("n1", 2, host(events.HostSpec{Release: releaseOf(aPackage(t, "1.0.0"), "1.0.0")}))
-	b.awaitStatus(creds, func(o nodeagent.Overview) bool { return o.Declared.Revision == 2 })
+	b.awaitStatus(creds, func(o nodeagent.Overview) bool { return o.Declared != nil && o.Declared.Revision == 2 })
 	b.hold <- struct{}{}
 	if r.wait() != nodeagent.ExitUpgraded {
 		t.Fatal("no upgrade")

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"noxmesh/events"
 )
@@ -21,6 +22,10 @@ type Mesh struct {
 	Listening Listening
 	// ReportSeq is the highest sequence of REPORTS that became an event.
 	ReportSeq uint64
+	// Commands are the latest commands that led to an event, by id: the
+	// aggregate's id. A command that is given twice is carried out once.
+	Commands map[string]string
+	commands []string // in order, to forget the oldest
 	// Skipped counts events of types this program does not know.
 	Skipped int
 }
@@ -31,6 +36,7 @@ func NewMesh() *Mesh {
 		Nodes:    map[string]*Node{},
 		Rollouts: map[string]*Rollout{},
 		Releases: map[string]*Release{},
+		Commands: map[string]string{},
 	}
 }
 
@@ -55,6 +61,7 @@ func (m *Mesh) ApplyEvent(rec events.Record) error {
 		return fmt.Errorf("event %d: %w", rec.Seq, err)
 	}
 	m.EventSeq = rec.Seq
+	m.command(rec.Event)
 	switch f := fact.(type) {
 	case *events.ReleaseAdded:
 		m.Releases[rec.Event.Subject] = &Release{Release: f.Release, Added: rec.Event.Time, Seq: rec.Seq}
@@ -104,6 +111,21 @@ func (m *Mesh) ApplyHeartbeat(msg events.Message) {
 		return
 	}
 	n.heard(msg, hb)
+}
+
+// maxCommands bounds how far back a repeated command is recognised.
+const maxCommands = 1024
+
+func (m *Mesh) command(e events.Event) {
+	if e.Cause == "" || m.Commands[e.Cause] != "" {
+		return
+	}
+	m.Commands[e.Cause] = e.Subject
+	m.commands = append(m.commands, e.Cause)
+	if len(m.commands) > maxCommands {
+		delete(m.Commands, m.commands[0])
+		m.commands = slices.Clone(m.commands[1:])
+	}
 }
 
 func (m *Mesh) node(id string) *Node {

@@ -138,9 +138,25 @@ func (a *api) answer(msg *nats.Msg, result any, err error) {
 	}
 }
 
-// change decides on the folded state and appends one event, again if somebody
-// else was faster, until it is written and folded.
-func (a *api) change(ctx context.Context, by caller, decide func(m *projections.Mesh) (subject string, fact events.Fact, expected uint64, err error)) (events.Event, error) {
+// decide looks at the folded state and gives the event that a command leads to,
+// with the sequence it expects; no fact means that there is nothing to do.
+type decide func(m *projections.Mesh) (subject string, fact events.Fact, expected uint64, err error)
+
+// change carries a command out once and gives the id of the aggregate it was
+// about. A command that was carried out already is not carried out again:
+// whoever gave it had no answer and gave it once more.
+func (a *api) change(ctx context.Context, by caller, fn decide) (string, error) {
+	return a.append(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
+		if done := m.Commands[by.command]; by.command != "" && done != "" {
+			return done, nil, 0, nil
+		}
+		return fn(m)
+	})
+}
+
+// append appends what is decided, and decides again if somebody else was
+// faster, until it is written and folded.
+func (a *api) append(ctx context.Context, by caller, fn decide) (string, error) {
 	for {
 		var (
 			subject  string
@@ -149,22 +165,22 @@ func (a *api) change(ctx context.Context, by caller, decide func(m *projections.
 			err      error
 		)
 		changed := a.runner.Changed()
-		a.runner.View(func(m *projections.Mesh) { subject, fact, expected, err = decide(m) })
+		a.runner.View(func(m *projections.Mesh) { subject, fact, expected, err = fn(m) })
 		if err != nil || fact == nil {
-			return events.Event{}, err
+			return subject, err
 		}
 		e := events.New(subject, fact, events.Origin{Source: a.source, Actor: by.actor, Cause: by.command}, time.Now())
 		seq, err := a.log.Append(ctx, e, expected)
 		if err == nil {
-			return e, a.runner.WaitEvent(ctx, seq)
+			return subject, a.runner.WaitEvent(ctx, seq)
 		}
 		if !errors.Is(err, events.ErrConflict) {
-			return events.Event{}, err
+			return "", err
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return events.Event{}, err
+			return "", err
 		}
 	}
 }
@@ -179,13 +195,15 @@ func (a *api) enroll(ctx context.Context, by caller, q EnrollRequest) (EnrollRep
 			return EnrollReply{}, fmt.Errorf("label %q=%q: use 1 to 63 letters, digits and . _ - on both sides", k, v)
 		}
 	}
-	_, err = a.change(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
+	// Not change: each credential is an event, so a repeated command, which has
+	// no copy of the first one's answer, issues another.
+	_, err = a.append(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
 		n := m.Enrolled(q.Node)
 		fact := &events.NodeEnrolled{Labels: q.Labels, PublicKey: key}
 		switch {
 		case n == nil:
 			return q.Node, fact, 0, nil
-		case !q.Again:
+		case !q.Again && (by.command == "" || m.Commands[by.command] != q.Node):
 			return "", nil, 0, fmt.Errorf("node %q is enrolled already: to issue another credential for it, add --again", q.Node)
 		case len(q.Labels) == 0:
 			fact.Labels = n.Labels
@@ -199,7 +217,6 @@ func (a *api) declare(ctx context.Context, by caller, q DeclareRequest) (Declare
 	if err := checkResources(q.Resources); err != nil {
 		return DeclareReply{}, err
 	}
-	var out DeclareReply
 	_, err := a.change(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
 		n := m.Enrolled(q.Node)
 		if n == nil {
@@ -222,8 +239,13 @@ func (a *api) declare(ctx context.Context, by caller, q DeclareRequest) (Declare
 				}
 			}
 		}
-		out.Revision = d.Revision
 		return q.Node, d, n.DeclarationSeq(), nil
+	})
+	var out DeclareReply
+	a.runner.View(func(m *projections.Mesh) {
+		if n := m.Nodes[q.Node]; n != nil {
+			out.Revision = n.Revision()
+		}
 	})
 	return out, err
 }

@@ -102,16 +102,14 @@ func ask[R any](ctx context.Context, c *Client, timeout time.Duration, name stri
 	request := nats.NewMsg(events.APISubject(c.user, name))
 	request.Data = raw
 	request.Header.Set(headerCommand, id.String())
-	msg, err := c.nc.RequestMsgWithContext(ctx, request)
+	msg, err := c.request(ctx, request)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return out, errors.New("the broker answers, but no nox-mesh server does: it may be starting or stopping; try again, and look at its log")
 	case err != nil && context.Cause(ctx) != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		return out, context.Cause(ctx)
-	case errors.Is(err, nats.ErrReconnectBufExceeded):
-		return out, errors.New("the connection to the mesh is lost and not back yet: try again in a moment")
 	case err != nil:
-		return out, fmt.Errorf("%s: no answer (%w): it may have been carried out all the same; look before you try again", name, err)
+		return out, fmt.Errorf("%s: no answer within %s (%w): it may have been carried out all the same; look before you try again", name, timeout, err)
 	}
 	var r reply
 	if err := json.Unmarshal(msg.Data, &r); err != nil {
@@ -124,6 +122,34 @@ func ask[R any](ctx context.Context, c *Client, timeout time.Duration, name stri
 		return out, fmt.Errorf("%s: the answer does not read: %w", name, err)
 	}
 	return out, nil
+}
+
+// request sends a command, again when the connection broke or the server was
+// away meanwhile: the command has an id, so it is carried out once all the same.
+func (c *Client) request(ctx context.Context, request *nats.Msg) (*nats.Msg, error) {
+	const pause = 100 * time.Millisecond
+	for {
+		attempt, cancel := context.WithCancel(ctx)
+		broken := c.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
+		go func() {
+			select {
+			case <-broken:
+				cancel()
+			case <-attempt.Done():
+			}
+		}()
+		msg, err := c.nc.RequestMsgWithContext(attempt, request)
+		cancel()
+		c.nc.RemoveStatusListener(broken)
+		if err == nil || ctx.Err() != nil || c.nc.IsClosed() {
+			return msg, err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 // Enroll issues a credential for a node.

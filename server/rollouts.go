@@ -70,7 +70,7 @@ func (a *api) startRollout(ctx context.Context, by caller, q StartRequest) (*rol
 	if req.Seed == 0 {
 		req.Seed = rand.Uint64()
 	}
-	e, err := a.change(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
+	id, err := a.change(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
 		plan, err := rollout.Plan(m, req)
 		// Ids count up; of two servers that take the same one, one tries again.
 		return "r" + strconv.Itoa(len(m.Rollouts)+1), plan, 0, err
@@ -78,7 +78,7 @@ func (a *api) startRollout(ctx context.Context, by caller, q StartRequest) (*rol
 	if err != nil {
 		return nil, err
 	}
-	return a.status(e.Subject)
+	return a.status(id)
 }
 
 func (a *api) status(id string) (out *rollout.Status, err error) {

@@ -451,3 +451,27 @@ func contextWithin(t *testing.T, d time.Duration) context.Context {
 	t.Cleanup(cancel)
 	return ctx
 }
+
+// TestCommandGivenTwice: a client that had no answer gives its command again
+// under the same id, and it is carried out once.
+func TestCommandGivenTwice(t *testing.T) {
+	w := startServer(t, t.TempDir())
+	w.beat(t, w.node(t, "n1", nil), "n1", "1.0.0")
+	w.addRelease(t, "1.1.0")
+	msg := nats.NewMsg(events.APISubject(FirstOperator, cmdRolloutStart))
+	msg.Header.Set(headerCommand, "the-same")
+	msg.Data = []byte(`{"version":"1.1.0","policy":{"batches":null,"window":"0s","soak":"0s","presence":"0s","max_failed":0}}`)
+	for range 2 {
+		m, err := w.client.nc.RequestMsgWithContext(testContext(t), msg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(m.Data), `"id":"r1"`) {
+			t.Errorf("the answer is %s", m.Data)
+		}
+	}
+	list, err := w.client.Rollouts(testContext(t))
+	if err != nil || len(list.Rollouts) != 1 {
+		t.Errorf("there are %d rollouts, %v", len(list.Rollouts), err)
+	}
+}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"noxmesh/events"
 	"noxmesh/nodeagent/simnode"
 	"noxmesh/server"
 )
@@ -62,7 +61,8 @@ func waitServed(ts *testscript.TestScript, _ bool, _ []string) {
 				return err
 			}
 			defer c.Close()
-			return c.Log().Read(context.Background(), events.ReadOptions{}, func(events.Record) error { return nil })
+			_, err = c.Fleet(context.Background())
+			return err
 		}()
 		if err == nil {
 			return
