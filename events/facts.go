@@ -151,6 +151,8 @@ type RolloutStarted struct {
 	Targets []int  `json:"targets"`
 	Policy  Policy `json:"policy"`
 	Seed    uint64 `json:"seed"`
+	// Retry asks nodes that rolled the version back to try it again.
+	Retry bool `json:"retry,omitempty"`
 }
 
 func (*RolloutStarted) EventType() string { return "mesh.rollout.started.v1" }

@@ -28,8 +28,18 @@ type Heartbeat struct {
 	// Retained: the package of known-good is on the machine and whole, so the
 	// node could roll back.
 	Retained bool `json:"retained"`
+	// Drill is the last try whether the node could roll back, if there was one.
+	Drill *Drill `json:"drill,omitempty"`
 	// Problems are one line for each thing that does not apply, bounded.
 	Problems []string `json:"problems,omitempty"`
+}
+
+// Drill is the result of a rehearsed rollback: checksum and simulated install of
+// the retained package.
+type Drill struct {
+	At    time.Time `json:"at"` // node's clock
+	OK    bool      `json:"ok"`
+	Error string    `json:"error,omitempty"`
 }
 
 // Confirmed says whether the running version completed a reconcile.
@@ -55,6 +65,9 @@ func DecodeHeartbeat(raw []byte) (Heartbeat, error) {
 	}
 	for i, p := range h.Problems {
 		h.Problems[i] = Printable(p, 300)
+	}
+	if h.Drill != nil {
+		h.Drill.Error = Printable(h.Drill.Error, 300)
 	}
 	h.Architecture, h.OS, h.Kernel = Printable(h.Architecture, 32), Printable(h.OS, 64), Printable(h.Kernel, 64)
 	if h.KnownGood != "" {

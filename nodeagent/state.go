@@ -12,7 +12,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
+
+	"golang.org/x/sys/unix"
 
 	"noxmesh/events"
 )
@@ -184,45 +185,36 @@ func (s *State) rename(from, to string) error {
 	return syncDir(s.dir)
 }
 
-// lockWait is how long a start waits for the lock. Whoever asks with
-// [State.hostRuns] at that very moment holds it too, and must not cost the host
-// a start.
-const lockWait = 5 * time.Second
-
-// lock makes sure that one host only works in the directory. The lock ends
-// with the process, so [State.hostRuns] can ask for it.
+// lock makes sure that one host only works in the directory. The lock belongs
+// to the open file, so it ends with the process.
 func (s *State) lock() (unlock func(), err error) {
 	f, err := os.OpenFile(s.path(fileLock), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
-	deadline := time.Now().Add(lockWait)
-	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, syscall.EWOULDBLOCK) || time.Now().After(deadline) {
-			f.Close()
-			return nil, fmt.Errorf("state directory %s is in use by another host: stop it first (systemctl stop nox-mesh-host): %w", s.dir, err)
-		}
-		time.Sleep(10 * time.Millisecond)
+	l := unix.Flock_t{Type: unix.F_WRLCK}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &l); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("state directory %s is in use by another host: stop it first (systemctl stop nox-mesh-host): %w", s.dir, err)
 	}
 	return func() {
 		// Explicitly: a child between fork and exec has the file open as well.
-		_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN)
+		l := unix.Flock_t{Type: unix.F_UNLCK}
+		_ = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &l)
 		f.Close()
 	}, nil
 }
 
-// hostRuns says whether a host works in the directory now.
+// hostRuns says whether a host works in the directory now. It only asks: taking
+// the lock to find out could cost a host that starts at that moment its start.
 func (s *State) hostRuns() bool {
 	f, err := os.Open(s.path(fileLock))
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	return errors.Is(syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB), syscall.EWOULDBLOCK)
+	l := unix.Flock_t{Type: unix.F_RDLCK}
+	return unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &l) == nil && l.Type != unix.F_UNLCK
 }
 
 // writeDurably puts a file in place so that after a power cut it is the old

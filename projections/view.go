@@ -20,7 +20,9 @@ type NodeView struct {
 	Applied   uint64     `json:"applied_revision"`
 	LastHeard *time.Time `json:"last_heard,omitempty"`
 	// Retained: the package of known-good is on the node, so it could roll back.
-	Retained     bool   `json:"retained"`
+	Retained bool `json:"retained"`
+	// NoWayBack says why the node could not roll back today, empty if it could.
+	NoWayBack    string `json:"no_way_back,omitempty"`
 	Architecture string `json:"architecture,omitempty"`
 	// Waiting says what stands between the node and its declaration, if anything.
 	Waiting    string        `json:"waiting,omitempty"`
@@ -44,6 +46,15 @@ func (n *Node) View() NodeView {
 		v.Running, v.KnownGood, v.Applied, v.Retained = h.Version, h.KnownGood, h.Revision, h.Retained
 		v.Architecture, v.Problems = h.Architecture, h.Problems
 		v.LastHeard = &h.At
+		switch {
+		case !h.Retained:
+			v.NoWayBack = "no package of " + h.KnownGood + " retained"
+			if h.KnownGood == "" {
+				v.NoWayBack = "no version was confirmed yet"
+			}
+		case h.Drill != nil && !h.Drill.OK:
+			v.NoWayBack = "the drill failed: " + h.Drill.Error
+		}
 	}
 	if f := n.RolledBack; f != nil {
 		v.RolledBack = &RolledBackTo{From: f.Fact.From, To: f.Fact.To, At: f.At, Reason: f.Fact.Reason}

@@ -80,7 +80,7 @@ func declarations(m *projections.Mesh, r *projections.Rollout, b *projections.Ba
 		if !ok {
 			continue // judged as not applied once the window has passed
 		}
-		spec := events.HostSpec{Release: release, Fallback: fallback(m, n)}
+		spec := events.HostSpec{Release: release, Fallback: fallback(m, n), Retry: r.Plan.Retry}
 		d = d.with(declare(n, cause, b.EventID, withHost(n.Declaration, spec)))
 	}
 	return d

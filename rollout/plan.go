@@ -77,6 +77,7 @@ type Request struct {
 	Selector string // key=value pairs, comma separated; empty selects all
 	Policy   events.Policy
 	Seed     uint64
+	Retry    bool // also where the version was rolled back before
 }
 
 // ParseSelector reads key=value pairs separated by commas.
@@ -132,7 +133,7 @@ func Plan(m *projections.Mesh, req Request) (*events.RolloutStarted, error) {
 	}
 	return &events.RolloutStarted{
 		Version: req.Version, Releases: releases, Selector: req.Selector,
-		Cohort: cohort, Targets: targets, Policy: req.Policy, Seed: req.Seed,
+		Cohort: cohort, Targets: targets, Policy: req.Policy, Seed: req.Seed, Retry: req.Retry,
 	}, nil
 }
 

@@ -162,8 +162,9 @@ func (c *Client) Declare(ctx context.Context, q DeclareRequest) (DeclareReply, e
 	return ask[DeclareReply](ctx, c, requestTimeout, cmdNodeDeclare, q)
 }
 
-// AddRelease uploads a package and records it.
-func (c *Client) AddRelease(ctx context.Context, path string) (ReleaseAddReply, error) {
+// AddRelease uploads a package and records it. With replace it may take the
+// place of another package of the same version.
+func (c *Client) AddRelease(ctx context.Context, path string, replace bool) (ReleaseAddReply, error) {
 	release, err := ReadDeb(path)
 	if err != nil {
 		return ReleaseAddReply{}, err
@@ -171,7 +172,7 @@ func (c *Client) AddRelease(ctx context.Context, path string) (ReleaseAddReply, 
 	if err := PutPackage(ctx, c.js, path, release); err != nil {
 		return ReleaseAddReply{}, err
 	}
-	return ask[ReleaseAddReply](ctx, c, commandTimeout, cmdReleaseAdd, ReleaseAddRequest{Release: release})
+	return ask[ReleaseAddReply](ctx, c, commandTimeout, cmdReleaseAdd, ReleaseAddRequest{Release: release, Replace: replace})
 }
 
 // Releases lists all releases.

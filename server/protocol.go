@@ -61,6 +61,8 @@ type DeclareReply struct {
 // ReleaseAddRequest says that a package is in the object store.
 type ReleaseAddRequest struct {
 	Release events.Release `json:"release"`
+	// Replace takes a rebuilt package in the place of one of the same version.
+	Replace bool `json:"replace,omitempty"`
 }
 
 // ReleaseAddReply tells whether the release is new.
@@ -82,6 +84,8 @@ type StartRequest struct {
 	Selector string        `json:"selector,omitempty"`
 	Policy   events.Policy `json:"policy"`
 	Seed     uint64        `json:"seed,omitempty"` // random if zero
+	// Retry asks nodes that rolled the version back to try it again.
+	Retry bool `json:"retry,omitempty"`
 }
 
 // RolloutRequest names a rollout: its id, or "latest".

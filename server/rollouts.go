@@ -30,7 +30,10 @@ func (a *api) addRelease(ctx context.Context, by caller, q ReleaseAddRequest) (R
 			return q.Release.Key(), &events.ReleaseAdded{Release: q.Release}, 0, nil
 		}
 		if have.SHA256 != q.Release.SHA256 {
-			return "", nil, 0, fmt.Errorf("%s for %s is there already with other content (sha256 %.12s..., this one %.12s...): give the rebuilt package a version of its own, like %s+1",
+			if q.Replace {
+				return q.Release.Key(), &events.ReleaseAdded{Release: q.Release}, have.Seq, nil
+			}
+			return "", nil, 0, fmt.Errorf("%s for %s is there already with other content (sha256 %.12s..., this one %.12s...): give the rebuilt package a version of its own, like %s+1, or add it with --replace (nodes that run the former one keep it)",
 				have.Version, have.Architecture, have.SHA256, q.Release.SHA256, have.Version)
 		}
 		out.Already = true
@@ -66,7 +69,7 @@ func withDefaults(p events.Policy) events.Policy {
 }
 
 func (a *api) startRollout(ctx context.Context, by caller, q StartRequest) (*rollout.Status, error) {
-	req := rollout.Request{Version: q.Version, Selector: q.Selector, Policy: withDefaults(q.Policy), Seed: q.Seed}
+	req := rollout.Request{Version: q.Version, Selector: q.Selector, Policy: withDefaults(q.Policy), Seed: q.Seed, Retry: q.Retry}
 	if req.Seed == 0 {
 		req.Seed = rand.Uint64()
 	}

@@ -272,7 +272,7 @@ func TestCommandsAreRefusedInWords(t *testing.T) {
 			_, err := w.client.Enroll(ctx, EnrollRequest{Node: "n9", Labels: map[string]string{"a b": "c"}})
 			return err
 		}, "label"},
-		{"no package", func() error { _, err := w.client.AddRelease(ctx, garbage); return err }, "x.deb"},
+		{"no package", func() error { _, err := w.client.AddRelease(ctx, garbage, false); return err }, "x.deb"},
 		{"absent node", func() error { _, err := w.client.Declare(ctx, DeclareRequest{Node: "n7"}); return err }, `no node "n7" is enrolled`},
 		{"relative path", func() error {
 			_, err := w.client.Declare(ctx, file("etc/motd", `{"mode":"0644","content":""}`))
@@ -330,11 +330,11 @@ func (w *whole) addRelease(t *testing.T, version string) {
 	if err := os.WriteFile(path, debSpec{control: strings.Replace(goodControl, "1.2.3", version, 1), comp: "gz"}.build(t), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r, err := w.client.AddRelease(testContext(t), path)
+	r, err := w.client.AddRelease(testContext(t), path, false)
 	if err != nil || r.Already {
 		t.Fatalf("adding %s: already %v, %v", version, r.Already, err)
 	}
-	if r, err = w.client.AddRelease(testContext(t), path); err != nil || !r.Already {
+	if r, err = w.client.AddRelease(testContext(t), path, false); err != nil || !r.Already {
 		t.Fatalf("adding %s again: already %v, %v", version, r.Already, err)
 	}
 }

@@ -185,7 +185,7 @@ func (c *crashRun) run(ctx context.Context, killAt uint64) []events.Record {
 				t.Fatal(err)
 			}
 		}
-		c.command(ctx, func(ctx context.Context) error { _, err := c.client.AddRelease(ctx, path); return err })
+		c.command(ctx, func(ctx context.Context) error { _, err := c.client.AddRelease(ctx, path, false); return err })
 	}
 	machines, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup

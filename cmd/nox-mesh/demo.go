@@ -233,7 +233,7 @@ func (d *demo) addReleases(ctx context.Context, c *server.Client, dir string) ([
 		if err := errors.Join(err, f.Close()); err != nil {
 			return nil, err
 		}
-		r, err := c.AddRelease(ctx, path)
+		r, err := c.AddRelease(ctx, path, false)
 		if err != nil {
 			return nil, err
 		}

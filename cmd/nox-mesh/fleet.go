@@ -47,8 +47,8 @@ func note(n projections.NodeView) string {
 	if rb := n.RolledBack; rb != nil && rb.To == n.Running {
 		parts = append(parts, "rolled back from "+rb.From)
 	}
-	if n.Running != "" && !n.Retained {
-		parts = append(parts, "cannot roll back: no package of "+n.KnownGood+" retained")
+	if n.NoWayBack != "" {
+		parts = append(parts, "cannot roll back: "+n.NoWayBack)
 	}
 	parts = append(parts, n.Problems...)
 	return cut(strings.Join(parts, "; "), 70)

@@ -9,6 +9,7 @@ import (
 )
 
 func newRelease(o *options) *cobra.Command {
+	var replace bool
 	cmd := &cobra.Command{Use: "release", Short: "Add and list versions of the host package"}
 	add := &cobra.Command{
 		Use:   "add FILE.deb",
@@ -17,7 +18,7 @@ func newRelease(o *options) *cobra.Command {
 read from the package itself; size and checksum are recorded as an event.`,
 		Args: cobra.ExactArgs(1),
 		RunE: o.with(func(cmd *cobra.Command, args []string, c *server.Client) error {
-			r, err := c.AddRelease(cmd.Context(), args[0])
+			r, err := c.AddRelease(cmd.Context(), args[0], replace)
 			if err != nil {
 				return err
 			}
@@ -58,6 +59,7 @@ read from the package itself; size and checksum are recorded as an event.`,
 			return nil
 		}),
 	}
+	add.Flags().BoolVar(&replace, "replace", false, "take a rebuilt package in the place of one of the same version")
 	cmd.AddCommand(o.jsonFlag(add), o.jsonFlag(ls))
 	return cmd
 }

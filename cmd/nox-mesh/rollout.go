@@ -65,6 +65,7 @@ process kept beating for the soak; on a failure the rollout halts and reports.`,
 	f.DurationVar(&presence, "presence", time.Duration(d.Presence), "how lately a node must have been heard to be chosen")
 	f.StringVar(&q.Selector, "select", "", "only nodes with these labels, key=value[,key=value]")
 	f.Uint64Var(&q.Seed, "seed", 0, "seed of the choice of nodes (default random)")
+	f.BoolVar(&q.Retry, "retry", false, "also where the version was rolled back before: nodes try it again")
 	return o.jsonFlag(cmd)
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"syscall"
 	"testing"
@@ -35,13 +36,13 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// deb FILE PACKAGE VERSION writes a small package.
+// deb FILE PACKAGE VERSION [PAYLOAD] writes a small package.
 func writeDeb(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 3 {
-		ts.Fatalf("usage: deb FILE PACKAGE VERSION")
+	if neg || len(args) < 3 {
+		ts.Fatalf("usage: deb FILE PACKAGE VERSION [PAYLOAD]")
 	}
 	var buf bytes.Buffer
-	ts.Check(simnode.WriteDeb(&buf, args[1], args[2], "amd64", []byte("payload")))
+	ts.Check(simnode.WriteDeb(&buf, args[1], args[2], "amd64", []byte(fmt.Sprint(args[3:]))))
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), buf.Bytes(), 0o600))
 }
 
