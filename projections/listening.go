@@ -59,10 +59,11 @@ func (l Listening) Since(t time.Time) time.Duration {
 	return sum
 }
 
-// Unbroken is how long the mesh has listened without a gap, as of now.
-func (l Listening) Unbroken(now time.Time) time.Duration {
+// Last is the newest span: since when the mesh has listened without a gap, and
+// up to when what it heard was read. A reader that lags sees an earlier end.
+func (l Listening) Last() Span {
 	if len(l.Spans) == 0 {
-		return 0
+		return Span{}
 	}
-	return now.Sub(l.Spans[len(l.Spans)-1].From)
+	return l.Spans[len(l.Spans)-1]
 }

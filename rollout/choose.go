@@ -8,19 +8,20 @@ import (
 	"noxmesh/projections"
 )
 
-// present says whether a node was heard lately enough to be chosen.
-func present(n *projections.Node, policy events.Policy, now time.Time) bool {
-	return n != nil && n.Heard != nil && now.Sub(n.Heard.At) <= time.Duration(policy.Presence)
+// present says whether a node was heard lately enough to be chosen: lately as of
+// what was read, so that a reader that lags does not find everybody absent.
+func present(m *projections.Mesh, n *projections.Node, policy events.Policy) bool {
+	return n != nil && n.Heard != nil && m.Listening.Last().To.Sub(n.Heard.At) <= time.Duration(policy.Presence)
 }
 
 // choose picks up to count nodes that are present and not exposed yet, at
 // random with the plan's seed: the same state gives the same batch. It also
 // says how many there were to choose from.
-func choose(m *projections.Mesh, r *projections.Rollout, count int, now time.Time) (*events.BatchOpened, int) {
+func choose(m *projections.Mesh, r *projections.Rollout, count int) (*events.BatchOpened, int) {
 	exposed := r.Exposed()
 	var candidates []string
 	for _, id := range r.Plan.Cohort {
-		if !exposed[id] && present(m.Nodes[id], r.Plan.Policy, now) {
+		if !exposed[id] && present(m, m.Nodes[id], r.Plan.Policy) {
 			candidates = append(candidates, id)
 		}
 	}

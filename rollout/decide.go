@@ -46,7 +46,7 @@ func Decide(m *projections.Mesh, id string, now time.Time) Decision {
 			}
 			return judgeBatch(m, r, b, now)
 		}
-		return nextBatch(m, r, now)
+		return nextBatch(m, r)
 	}
 	return Decision{}
 }
@@ -190,7 +190,7 @@ func judgeBatch(m *projections.Mesh, r *projections.Rollout, b *projections.Batc
 		tolerated = 0 // the canaries are chosen to be believed
 	}
 	if len(failures) > tolerated {
-		return onRollout(r, halt(m, r, b, passed, failures, now))
+		return onRollout(r, halt(m, r, b, passed, failures))
 	}
 	if len(wait) > 0 {
 		return Decision{Waiting: wait}
@@ -199,7 +199,7 @@ func judgeBatch(m *projections.Mesh, r *projections.Rollout, b *projections.Batc
 }
 
 // nextBatch opens the next batch or completes the rollout.
-func nextBatch(m *projections.Mesh, r *projections.Rollout, now time.Time) Decision {
+func nextBatch(m *projections.Mesh, r *projections.Rollout) Decision {
 	exposed := len(r.Exposed())
 	left := len(r.Plan.Cohort) - exposed
 	if left == 0 {
@@ -216,8 +216,9 @@ func nextBatch(m *projections.Mesh, r *projections.Rollout, now time.Time) Decis
 		// The last batch is behind us; who was absent then is the tail.
 		return onRollout(r, complete(r))
 	}
-	opened, presentNow := choose(m, r, target-exposed, now)
-	if listened := m.Listening.Unbroken(now); presentNow < left && listened < time.Duration(r.Plan.Policy.Presence) {
+	opened, there := choose(m, r, target-exposed)
+	span := m.Listening.Last()
+	if listened := span.To.Sub(span.From); there < left && listened < time.Duration(r.Plan.Policy.Presence) {
 		// Right after a start everybody looks absent. Who is there shows once
 		// the mesh has listened for as long as a node may pause.
 		return waiting("listening for %s only; a batch is chosen after %s, or once all %d nodes left are heard", round(listened), r.Plan.Policy.Presence, left)

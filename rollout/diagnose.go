@@ -11,8 +11,8 @@ import (
 
 // halt words the end of a rollout: what failed, what that says about the
 // release, whom to recall.
-func halt(m *projections.Mesh, r *projections.Rollout, b *projections.Batch, passed []events.NodePassed, failures []events.Failure, now time.Time) *events.RolloutHalted {
-	diagnosis, why := diagnose(m, r, b, passed, failures, now)
+func halt(m *projections.Mesh, r *projections.Rollout, b *projections.Batch, passed []events.NodePassed, failures []events.Failure) *events.RolloutHalted {
+	diagnosis, why := diagnose(m, r, b, passed, failures)
 	return &events.RolloutHalted{
 		Batch:      b.Number,
 		Reason:     fmt.Sprintf("%s of %d in batch %d: %s", countKinds(failures), len(b.Nodes), b.Number, why),
@@ -26,7 +26,7 @@ func halt(m *projections.Mesh, r *projections.Rollout, b *projections.Batch, pas
 
 // diagnose tells apart what broke, as far as one batch and the nodes outside
 // of it can tell.
-func diagnose(m *projections.Mesh, r *projections.Rollout, b *projections.Batch, passed []events.NodePassed, failures []events.Failure, now time.Time) (events.Diagnosis, string) {
+func diagnose(m *projections.Mesh, r *projections.Rollout, b *projections.Batch, passed []events.NodePassed, failures []events.Failure) (events.Diagnosis, string) {
 	said, silent := 0, 0 // failed by the node's own word; by silence
 	for _, f := range failures {
 		switch f.Kind {
@@ -42,7 +42,7 @@ func diagnose(m *projections.Mesh, r *projections.Rollout, b *projections.Batch,
 			runs += len(earlier.Passed.Passed)
 		}
 	}
-	heard, known := control(m, r, now)
+	heard, known := control(m, r)
 	others := fmt.Sprintf("%d of %d nodes outside of the batches are heard", heard, known)
 	switch {
 	case said > 0 && runs == 0:
@@ -60,7 +60,7 @@ func diagnose(m *projections.Mesh, r *projections.Rollout, b *projections.Batch,
 
 // control counts the cohort's unexposed nodes that have ever been heard, and
 // those among them that are heard now.
-func control(m *projections.Mesh, r *projections.Rollout, now time.Time) (heard, known int) {
+func control(m *projections.Mesh, r *projections.Rollout) (heard, known int) {
 	exposed := r.Exposed()
 	for _, id := range r.Plan.Cohort {
 		n := m.Nodes[id]
@@ -72,7 +72,7 @@ func control(m *projections.Mesh, r *projections.Rollout, now time.Time) (heard,
 			continue
 		}
 		known++
-		if present(n, r.Plan.Policy, now) {
+		if present(m, n, r.Plan.Policy) {
 			heard++
 		}
 	}
