@@ -32,7 +32,7 @@ func newFleet(o *options) *cobra.Command {
 				t.row(n.Node, labelText(n.Labels), dash(n.Declared), dash(n.Running), dash(n.KnownGood), ago(n.LastHeard), note(n))
 			}
 			t.end()
-			fmt.Fprintf(cmd.OutOrStdout(), "%d nodes, as of event %d and heartbeat %d\n", len(f.Nodes), f.EventSeq, f.HeartbeatSeq)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s, as of event %d and heartbeat %d\n", plural(len(f.Nodes), "node"), f.EventSeq, f.HeartbeatSeq)
 			return nil
 		}),
 	})
