@@ -28,6 +28,13 @@ const (
 	slots      = 128
 )
 
+func baseDir() string {
+	if dir := os.Getenv("NOX_MESH_LAB_DIR"); dir != "" {
+		return dir
+	}
+	return DefaultDir
+}
+
 // Lab is a place for machines.
 type Lab struct {
 	base    string // base roots, and the directories of labs
@@ -52,10 +59,7 @@ type Lab struct {
 // New makes a lab. What happens is told on out, a line at a time. From here on
 // SIGINT, SIGTERM and SIGHUP close the lab and end the process.
 func New(out io.Writer) (_ *Lab, err error) {
-	l := &Lab{base: DefaultDir, out: out, begun: time.Now()}
-	if dir := os.Getenv("NOX_MESH_LAB_DIR"); dir != "" {
-		l.base = dir
-	}
+	l := &Lab{base: baseDir(), out: out, begun: time.Now()}
 	// The kernel's list of an overlay's layers, and shell scripts, split at these.
 	if !filepath.IsAbs(l.base) || strings.ContainsAny(l.base, ",: \\\n") {
 		return nil, fmt.Errorf("NOX_MESH_LAB_DIR is %q: give an absolute path of plain letters", l.base)

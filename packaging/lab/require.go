@@ -49,7 +49,25 @@ func Prepare(ctx context.Context, say func(format string, args ...any)) error {
 	if _, err := cgroups(); err != nil {
 		return fmt.Errorf("%w: %w", ErrCannotRun, err)
 	}
-	return nil
+	return probeOverlay(ctx)
+}
+
+// probeOverlay tries whether a machine's disk could be mounted.
+func probeOverlay(ctx context.Context) error {
+	base := baseDir()
+	if err := os.MkdirAll(base, 0o755); err != nil {
+		return fmt.Errorf("%w: %w", ErrCannotRun, err)
+	}
+	dir, err := os.MkdirTemp(base, "probe-")
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrCannotRun, err)
+	}
+	const probe = `cd "$1" && mkdir lower upper work disk && mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work disk`
+	out, err := exec.CommandContext(ctx, "unshare", "--mount", "/bin/sh", "-c", probe, "sh", dir).CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%w: %s cannot hold the disk of a machine (%s): name a directory on a real disk in NOX_MESH_LAB_DIR", ErrCannotRun, base, lastLines(out, 1))
+	}
+	return errors.Join(err, os.RemoveAll(dir))
 }
 
 func missing() []string {
