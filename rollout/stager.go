@@ -23,6 +23,10 @@ type Stager struct {
 // again without news from the log.
 const retryPause = time.Second
 
+// pace is the pause between two looks. A large fleet beats hundreds of times a
+// second, and nothing is decided better for looking at each beat.
+const pace = 50 * time.Millisecond
+
 // foldTimeout bounds the wait for an appended event to come back.
 const foldTimeout = 10 * time.Second
 
@@ -54,6 +58,11 @@ func (s *Stager) Run(ctx context.Context) error {
 		select {
 		case <-changed:
 		case <-again:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		select {
+		case <-time.After(pace):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
