@@ -24,6 +24,7 @@ type Agent struct {
 	newer chan struct{} // a newer declaration was accepted
 	beat  chan struct{} // send a heartbeat now
 	dirty chan struct{} // status.json is out of date
+	kit   chan struct{} // unit files of the rescue kit changed
 
 	mu        sync.Mutex
 	node      string // empty until the credentials were read
@@ -42,7 +43,7 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a := &Agent{
 		cfg: cfg, log: cfg.Logger, startID: uuid.NewString(),
-		newer: make(chan struct{}, 1), beat: make(chan struct{}, 1), dirty: make(chan struct{}, 1),
+		newer: make(chan struct{}, 1), beat: make(chan struct{}, 1), dirty: make(chan struct{}, 1), kit: make(chan struct{}, 1),
 		parachute: ErrNotRetained, problems: map[string]string{},
 	}
 	a.link = newLink(a)
@@ -97,6 +98,8 @@ func (a *Agent) Run(ctx context.Context) (Exit, error) {
 	wg.Go(func() { a.outbox.run(ctx, a) })
 	wg.Go(func() { a.sendHeartbeats(ctx) })
 	wg.Go(func() { a.keepStatus(ctx) })
+	wg.Go(func() { a.adoptKit(ctx) })
+	wg.Go(func() { a.drills(ctx) })
 	return a.loop(ctx)
 }
 

@@ -19,13 +19,24 @@ type PackageManager interface {
 	// Install returns when the package is installed or could not be. It must
 	// survive the end of the host, which may come at any moment.
 	Install(ctx context.Context, file string) error
+	// Simulate does all of Install that changes nothing, and says what the
+	// package is. The error is [ErrBusy] when it is no finding.
+	Simulate(ctx context.Context, file string) (PackageID, error)
 }
+
+// PackageID is what a package says that it is.
+type PackageID struct{ Name, Version, Architecture string }
+
+// ErrBusy: somebody else uses the package manager; ask again later.
+var ErrBusy = errors.New("the package manager is in use by somebody else")
 
 // Supervisor is the service manager that starts the host.
 type Supervisor interface {
 	// ResetFailed forgets former starts, so that a new version gets all of its
 	// own tries.
 	ResetFailed(ctx context.Context) error
+	// AdoptKit reads changed unit files and starts what looks after upgrades.
+	AdoptKit(ctx context.Context) error
 }
 
 // Exit is why [Agent.Run] ended.
@@ -47,6 +58,10 @@ type Config struct {
 	Architecture string // Debian's name for it; the machine's if empty
 	// PinFile is the apt pin that the rollback script writes; empty: none.
 	PinFile string
+	// KitDir holds the rescue kit of this version, UnitDir is where its units
+	// go; empty, or not there: none.
+	KitDir  string
+	UnitDir string
 	Timings Timings
 
 	Packages   PackageManager
@@ -118,6 +133,9 @@ type Timings struct {
 	Fetch        time.Duration // one package; 30 min
 	Install      time.Duration // one try to install; 10 min
 	Reconcile    time.Duration // one reconcile with all that it does; 1 h
+	Drill        time.Duration // between drills, ±10 %; 24 h
+	DrillFirst   time.Duration // from the start to the first drill, ±10 %; 1 min
+	Simulate     time.Duration // one simulated installation; 2 min
 }
 
 func (t *Timings) fill() error {
@@ -137,6 +155,9 @@ func (t *Timings) fill() error {
 		{"fetch", &t.Fetch, 30 * time.Minute},
 		{"install", &t.Install, 10 * time.Minute},
 		{"reconcile", &t.Reconcile, time.Hour},
+		{"drill", &t.Drill, 24 * time.Hour},
+		{"first drill", &t.DrillFirst, time.Minute},
+		{"simulated installation", &t.Simulate, 2 * time.Minute},
 	} {
 		if *f.d == 0 {
 			*f.d = f.def

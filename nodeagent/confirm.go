@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"time"
 
 	"noxmesh/events"
@@ -53,6 +54,9 @@ func (a *Agent) confirmSteps() error {
 	}
 	_, err := a.state.Retained(running, a.cfg.Architecture)
 	a.setParachute(err)
+	if err := a.keepKit(); err != nil {
+		return err
+	}
 	for _, name := range []string{fileStarts, fileRestarted} {
 		if err := a.state.remove(name); err != nil {
 			return err
@@ -200,20 +204,40 @@ func (a *Agent) tidy() error {
 	return nil
 }
 
-// unpin removes the rollback's apt pin once the machine has moved on to a
-// version that is neither the bad one nor the one that it went back to.
+// unpin removes the rollback's apt pin once the machine has moved on from the
+// version that it went back to: to another one, or to the bad one itself, which
+// started this time and must not be pinned away while it runs.
 func (a *Agent) unpin() error {
 	if a.cfg.PinFile == "" {
 		return nil
 	}
-	if _, err := os.Lstat(a.cfg.PinFile); errors.Is(err, fs.ErrNotExist) {
+	raw, err := os.ReadFile(a.cfg.PinFile)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+	if err != nil {
+		return err
+	}
+	// The record of the rollback may be lost; the pin itself is not.
 	r, ok := a.state.LastRollback()
-	if !ok || a.cfg.Version == r.From || a.cfg.Version == r.To {
+	if !pins(raw, a.cfg.Version) && (!ok || a.cfg.Version == r.To) {
 		return nil
 	}
-	return os.Remove(a.cfg.PinFile)
+	if err := os.Remove(a.cfg.PinFile); err != nil {
+		return err
+	}
+	a.log.Info().Str("file", a.cfg.PinFile).Msg("the apt pin is removed")
+	return nil
+}
+
+// pins says whether an apt preferences file is about that very version.
+func pins(raw []byte, version string) bool {
+	for line := range strings.Lines(string(raw)) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "Pin: version "); ok && v == version {
+			return true
+		}
+	}
+	return false
 }
 
 func (a *Agent) setParachute(err error) {

@@ -81,12 +81,13 @@ func TestThePinGoesWhenTheMachineHasMovedOn(t *testing.T) {
 	}{
 		{"right after the rollback", "1.1.0", map[string]string{fileRollback: record("1.2.0", "1.1.0", "")}, true},
 		{"at a later start of the old version", "1.1.0", map[string]string{fileRollbackLast: record("1.2.0", "1.1.0", "")}, true},
-		{"the bad version itself", "1.2.0", map[string]string{fileRollbackLast: record("1.2.0", "1.1.0", "")}, true},
+		{"the bad version itself", "1.2.0", map[string]string{fileRollbackLast: record("1.2.0", "1.1.0", "")}, false},
+		{"the bad version itself, and the record is lost", "1.2.0", nil, false},
 		{"a third version", "1.3.0", map[string]string{fileRollbackLast: record("1.2.0", "1.1.0", "")}, false},
 		{"no rollback is known", "1.3.0", nil, true},
 	} {
 		dir, _ := confirmed(t, c.running, func(dir string) {
-			put(t, dir, "pin", "Package: nox-mesh-host\n")
+			put(t, dir, "pin", "Package: nox-mesh-host\nPin: version 1.2.0\nPin-Priority: -1\n")
 			for name, content := range c.files {
 				put(t, dir, name, content)
 			}

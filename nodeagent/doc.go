@@ -19,12 +19,17 @@
 //     machine rolled back from, unless a later declaration says retry.
 //  5. The process may stop between any two steps of a confirmation or an
 //     upgrade: the next start comes to the same end.
-//  6. A report is on disk until the broker has acknowledged it. It may be sent
+//  6. A confirmed version leaves on the machine all that its rollback needs:
+//     package, scripts and units, where no later package writes. Whether they
+//     would do is rehearsed once a day.
+//  7. A report is on disk until the broker has acknowledged it. It may be sent
 //     twice, then with the same id.
 //
 // It does not guarantee that a confirmed version works well, only that it
 // started and got through a reconcile. It does not recover a version that does
 // not start: the service manager does, with the script in packaging/, which
-// shares nothing with this package but the state directory. It does not check
-// who wrote a declaration beyond what the broker lets through.
+// shares nothing with this package but the state directory. When known-good
+// cannot be read there is no going back, whatever packages are retained: the
+// record (section 4) wants no guess at a version. It does not check who wrote a
+// declaration beyond what the broker lets through.
 package nodeagent

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 const (
 	HostUnit    = "nox-mesh-host.service"
 	installUnit = "nox-mesh-host-install"
+	rescueTimer = "nox-mesh-host-rescue.timer"
 )
 
 // Dpkg installs with dpkg, in a unit of its own: a dpkg in the host's own
@@ -28,9 +30,6 @@ type Dpkg struct {
 	LockWait time.Duration
 	run      func(ctx context.Context, name string, args ...string) ([]byte, error)
 }
-
-// dpkgScript does not end on SIGTERM, so that a shutdown waits for dpkg.
-const dpkgScript = `trap '' TERM; exec dpkg -i --force-confdef --force-confold "$1"`
 
 // Install runs dpkg -i to its end. It waits for dpkg's lock until ctx ends.
 func (d Dpkg) Install(ctx context.Context, file string) error {
@@ -49,7 +48,9 @@ func (d Dpkg) Install(ctx context.Context, file string) error {
 		out, err := run(ctx, "systemd-run", "--unit="+installUnit, "--wait", "--collect", "--quiet",
 			"--property=StandardOutput=append:"+d.Log, "--property=StandardError=append:"+d.Log,
 			"--property=KillMode=mixed", "--property=TimeoutStopSec=10min", "--setenv=DEBIAN_FRONTEND=noninteractive",
-			"/bin/sh", "-c", dpkgScript, "sh", file)
+			// SIGCONT does nothing to dpkg: a shutdown waits for it to end.
+			"--property=KillSignal=SIGCONT",
+			"dpkg", "-i", "--force-confdef", "--force-confold", file)
 		if err == nil {
 			return nil
 		}
@@ -92,10 +93,37 @@ func output(ctx context.Context, name string, args ...string) ([]byte, error) {
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Stdout, cmd.Stderr = &out, &out
+	// systemd-run would tell the service manager of its own start in the host's name.
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "NOTIFY_SOCKET=") })
 	cmd.WaitDelay = 5 * time.Second
 	err := cmd.Run()
 	raw := out.Bytes()
 	return raw[max(0, len(raw)-16<<10):], err
+}
+
+// Simulate reads the package and has dpkg go through its installation without
+// making it. That takes no lock and runs no script of the package, so it may be
+// a child of the host.
+func (d Dpkg) Simulate(ctx context.Context, file string) (PackageID, error) {
+	run := d.run
+	if run == nil {
+		run = output
+	}
+	out, err := run(ctx, "dpkg-deb", "--show", "--showformat=${Package} ${Version} ${Architecture}", file)
+	if err != nil {
+		return PackageID{}, fmt.Errorf("dpkg-deb: %s", lastLines(out, err))
+	}
+	id := strings.Fields(string(out))
+	if len(id) != 3 {
+		return PackageID{}, fmt.Errorf("dpkg-deb: no control fields but %q", lastLines(out, errors.New("nothing")))
+	}
+	if out, err = run(ctx, "dpkg", "--simulate", "--force-confdef", "--force-confold", "--install", file); err != nil {
+		if busy(out) || ctx.Err() != nil {
+			return PackageID{}, fmt.Errorf("%w: %s", ErrBusy, lastLines(out, err))
+		}
+		return PackageID{}, fmt.Errorf("dpkg --simulate: %s", lastLines(out, err))
+	}
+	return PackageID{id[0], id[1], id[2]}, nil
 }
 
 // Systemd is the service manager of the machine.
@@ -103,10 +131,19 @@ type Systemd struct{}
 
 // ResetFailed clears the start counter of the host's unit.
 func (Systemd) ResetFailed(ctx context.Context) error {
+	return systemctl(ctx, "reset-failed", HostUnit)
+}
+
+// AdoptKit reads changed unit files and starts the rescue timer.
+func (Systemd) AdoptKit(ctx context.Context) error {
+	return errors.Join(systemctl(ctx, "daemon-reload"), systemctl(ctx, "start", rescueTimer))
+}
+
+func systemctl(ctx context.Context, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	if out, err := output(ctx, "systemctl", "reset-failed", HostUnit); err != nil {
-		return errors.New("systemctl reset-failed: " + lastLines(out, err))
+	if out, err := output(ctx, "systemctl", args...); err != nil {
+		return fmt.Errorf("systemctl %s: %s", strings.Join(args, " "), lastLines(out, err))
 	}
 	return nil
 }

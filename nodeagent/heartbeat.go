@@ -47,7 +47,7 @@ func (a *Agent) heartbeat() events.Heartbeat {
 	return events.Heartbeat{
 		At: time.Now().UTC(), StartID: a.startID, Version: a.cfg.Version, KnownGood: a.knownGood,
 		Revision: a.applied, Architecture: a.cfg.Architecture, OS: osName(), Kernel: kernel(),
-		Retained: a.parachute == nil, Problems: a.problemLines(),
+		Retained: a.parachute == nil, Problems: a.problemLines(), Drill: a.state.drillOf(a.knownGood),
 	}
 }
 

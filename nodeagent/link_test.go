@@ -204,7 +204,7 @@ func TestReportsWaitForTheMesh(t *testing.T) {
 	for range 2 { // two starts with nobody to tell
 		start(t, b.config(creds, m.url())).stop()
 	}
-	if o := nodeagent.Look(b.dir, creds, ""); o.Outbox != 2 {
+	if o := nodeagent.Look(b.dir, creds, nodeagent.Installed{}); o.Outbox != 2 {
 		t.Fatalf("%d reports wait", o.Outbox)
 	}
 	m.start(true)

@@ -350,11 +350,11 @@ func (b *box) awaitStatus(creds string, want func(nodeagent.Overview) bool) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); <-tick.C {
-		if want(nodeagent.Look(b.dir, creds, "")) {
+		if want(nodeagent.Look(b.dir, creds, nodeagent.Installed{})) {
 			return
 		}
 	}
-	b.t.Fatalf("the machine never got there: %s", asJSON(nodeagent.Look(b.dir, creds, "")))
+	b.t.Fatalf("the machine never got there: %s", asJSON(nodeagent.Look(b.dir, creds, nodeagent.Installed{})))
 }
 
 // me is the owner of files that this test can make without being root.

@@ -22,7 +22,12 @@ func (n nothing) Install(context.Context, string) error {
 	return errors.New("no")
 }
 
+func (n nothing) Simulate(context.Context, string) (PackageID, error) {
+	return PackageID{}, errors.New("no")
+}
+
 func (n nothing) ResetFailed(context.Context) error { return nil }
+func (n nothing) AdoptKit(context.Context) error    { return nil }
 
 func offlineConfig(t *testing.T, version string) Config {
 	return Config{StateDir: t.TempDir(), CredsFile: "/nonexistent/creds", Version: version, Architecture: "amd64", Packages: nothing{t}, Supervisor: nothing{t}}
@@ -167,7 +172,7 @@ func TestGarbageEverywhere(t *testing.T) {
 			for _, name := range names {
 				put(t, cfg.StateDir, name, garbage)
 			}
-			Look(cfg.StateDir, cfg.CredsFile, "")
+			Look(cfg.StateDir, cfg.CredsFile, Installed{})
 			live(t, cfg, 10*time.Minute)
 			if get(t, cfg.StateDir, fileKnownGood) != "1.0.0\n" {
 				t.Errorf("with %.10q everywhere it is not confirmed", garbage)

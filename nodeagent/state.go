@@ -33,7 +33,9 @@ const (
 	fileDeclaration  = "declaration.json"
 	fileApplied      = "applied"
 	fileStatus       = "status.json"
+	fileDrill        = "drill.json"
 	fileLock         = "lock"
+	dirRescue        = "rescue" // scripts run from it; see kit.go
 	dirPackages      = "packages"
 	dirIncoming      = "incoming"
 	dirOutbox        = "outbox"
@@ -220,20 +222,27 @@ func (s *State) hostRuns() bool {
 // writeDurably puts a file in place so that after a power cut it is the old
 // one or the new one, whole.
 func writeDurably(path string, raw []byte) error {
-	if err := writeBeside(path, raw, true); err != nil {
+	return writeDurablyWith(path, raw, 0o644)
+}
+
+func writeDurablyWith(path string, raw []byte, mode fs.FileMode) error {
+	if err := writeBeside(path, raw, mode, true); err != nil {
 		return fmt.Errorf("writing %s: %w", path, err)
 	}
 	return syncDir(filepath.Dir(path))
 }
 
 // writeBeside writes a file next to its place and swaps it in.
-func writeBeside(path string, raw []byte, sync bool) error {
+func writeBeside(path string, raw []byte, mode fs.FileMode, sync bool) error {
 	tmp := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
 	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC|syscall.O_NOFOLLOW, 0o644)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(raw)
+	if err == nil {
+		err = f.Chmod(mode) // whatever the umask, and whatever was left there
+	}
 	if err == nil && sync {
 		err = f.Sync()
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"runtime"
 	"slices"
@@ -40,7 +39,7 @@ func (a *Agent) keepStatus(ctx context.Context) {
 		s.Link = a.link.status()
 		raw, err := json.MarshalIndent(s, "", "  ")
 		if err == nil {
-			err = writeBeside(a.state.path(fileStatus), append(raw, '\n'), false)
+			err = writeBeside(a.state.path(fileStatus), append(raw, '\n'), 0o644, false)
 		}
 		if err != nil {
 			a.log.Warn().Err(err).Msg("status.json")
@@ -73,11 +72,14 @@ type Overview struct {
 	Node      string `json:"node,omitempty"`
 	Running   bool   `json:"running"` // a host works in the state directory now
 	Installed string `json:"installed,omitempty"`
-	KnownGood string `json:"known_good,omitempty"`
+	// PackageState is dpkg's, like "ii", of the installed package.
+	PackageState string `json:"package_state,omitempty"`
+	KnownGood    string `json:"known_good,omitempty"`
 	// Host is what the host last wrote about itself, nil if it never ran.
 	Host *Status `json:"host,omitempty"`
 	// Parachute is "retained", "missing" or what is wrong with the package.
 	Parachute string           `json:"parachute"`
+	Drill     *DrillResult     `json:"drill,omitempty"` // of known-good
 	Declared  *DeclaredSummary `json:"declared,omitempty"`
 	Refused   []Refusal        `json:"refused,omitempty"`
 	// Pending is a rollback that no host has reported yet, Last the one before.
@@ -87,6 +89,8 @@ type Overview struct {
 	Problems []string        `json:"problems,omitempty"`
 	// Findings say why all is not well; none means that it is.
 	Findings []Finding `json:"findings,omitempty"`
+
+	upgraded bool // this is not the first version that was confirmed here
 }
 
 // DeclaredSummary is the newest declaration that the node has.
@@ -100,12 +104,19 @@ type DeclaredSummary struct {
 	host      *events.HostSpec
 }
 
+// Installed is what the package manager says about the host's package; empty
+// when it says nothing.
+type Installed struct {
+	Version string
+	State   string // dpkg's two or three letters, "ii" when all is well
+}
+
 // Look reads a state directory without changing anything there. It works when
 // the host is dead, and when it never ran.
-func Look(stateDir, credsFile, installed string) Overview {
+func Look(stateDir, credsFile string, installed Installed) Overview {
 	s := LookAtState(stateDir)
-	o := Overview{StateDir: stateDir, Installed: installed, KnownGood: s.KnownGood(), Running: s.hostRuns(),
-		Refused: s.Refused()}
+	o := Overview{StateDir: stateDir, Installed: installed.Version, PackageState: installed.State, KnownGood: s.KnownGood(),
+		Running: s.hostRuns(), Refused: s.Refused()}
 	if node, err := NodeName(credsFile); err == nil {
 		o.Node = node
 	} else {
@@ -119,7 +130,7 @@ func Look(stateDir, credsFile, installed string) Overview {
 		}
 	}
 	o.Outbox = len(outboxFiles(s))
-	switch _, err := s.Retained(o.KnownGood, DebianArchitecture(runtime.GOARCH)); {
+	switch _, err := s.Retained(o.KnownGood, architecture()); {
 	case o.KnownGood == "" || errors.Is(err, ErrNotRetained):
 		o.Parachute = "missing"
 	case err != nil:
@@ -127,6 +138,13 @@ func Look(stateDir, credsFile, installed string) Overview {
 	default:
 		o.Parachute = "retained"
 	}
+	if d, ok := s.LastDrill(); ok && d.Version == o.KnownGood {
+		o.Drill = &d
+	}
+	if trouble := s.kitTrouble(o.KnownGood); trouble != "" && o.KnownGood != "" {
+		s.note("%s", trouble)
+	}
+	o.upgraded = s.readVersion(filePrevious) != ""
 	if raw, ok := s.read(fileDeclaration); ok {
 		if d, err := parseDeclaration(raw, ""); err != nil {
 			s.note("%s does not read: %v", fileDeclaration, err)
@@ -149,6 +167,9 @@ func Look(stateDir, credsFile, installed string) Overview {
 	return o
 }
 
+// architecture is this machine's, in Debian's words.
+func architecture() string { return DebianArchitecture(runtime.GOARCH) }
+
 func summarize(d declaration) *DeclaredSummary {
 	sum := &DeclaredSummary{Revision: d.Revision, Because: d.Because, Actor: d.event.Actor, At: d.event.Time, host: d.Host()}
 	if sum.host != nil {
@@ -158,57 +179,4 @@ func summarize(d declaration) *DeclaredSummary {
 		sum.Resources = append(sum.Resources, events.Printable(r.String(), 200))
 	}
 	return sum
-}
-
-const (
-	journalCommand = "journalctl -u nox-mesh-host -n 50"
-	resetCommand   = "systemctl reset-failed nox-mesh-host && systemctl start nox-mesh-host"
-)
-
-// judge finds what is not well.
-func (o *Overview) judge() {
-	find := func(next []string, format string, args ...any) {
-		o.Findings = append(o.Findings, Finding{fmt.Sprintf(format, args...), next})
-	}
-	switch {
-	case !o.Running && o.Host == nil:
-		find([]string{"systemctl start nox-mesh-host", journalCommand}, "the host has never run to the end of a reconcile on this machine")
-	case !o.Running && o.Pending != nil:
-		find([]string{journalCommand, "journalctl -u nox-mesh-host-rollback", resetCommand},
-			"the host does not run, and the rollback from %s to %s has been used (%s): the machine is the likelier cause now", o.Pending.From, o.Pending.To, o.Pending.Reason)
-	case !o.Running:
-		find([]string{"systemctl status nox-mesh-host", journalCommand, resetCommand}, "the host does not run")
-	case o.Pending != nil:
-		find([]string{journalCommand}, "a rollback from %s to %s was made and is not confirmed yet", o.Pending.From, o.Pending.To)
-	}
-	if o.Running && o.Host != nil {
-		switch h := o.Host; {
-		case !h.Confirmed:
-			find([]string{journalCommand}, "version %s runs and is not confirmed", h.Version)
-		case h.Version != o.Installed && o.Installed != "":
-			find([]string{"systemctl restart nox-mesh-host"}, "version %s runs and %s is installed", h.Version, o.Installed)
-		}
-		if !o.Host.Link.Up {
-			find([]string{journalCommand}, "the link to the mesh is down: %s", o.Host.Link.Reason)
-		}
-	}
-	if o.Parachute != "retained" && o.Parachute != "missing" {
-		find([]string{"cd " + o.StateDir + "/packages && sha256sum -c *.sha256"}, "the machine could not roll back: %s", o.Parachute)
-	}
-	if d := o.Declared; d != nil && d.host != nil && o.Host != nil && d.Version != o.Host.Version {
-		if r, refused := refusal(o.Refused, *d.host, d.Revision); refused {
-			find([]string{"nox-mesh rollout status latest   (on an operator's machine)"}, "version %s is declared (revision %d) and refused here: %s", d.Version, d.Revision, r.Reason)
-		} else {
-			find([]string{journalCommand}, "version %s is declared (revision %d) and %s runs", d.Version, d.Revision, o.Host.Version)
-		}
-	}
-	switch {
-	case o.Outbox == 1:
-		find(nil, "1 report waits to be sent")
-	case o.Outbox > 1:
-		find(nil, "%d reports wait to be sent", o.Outbox)
-	}
-	for _, p := range o.Problems {
-		find(nil, "%s", p)
-	}
 }

@@ -2,6 +2,7 @@ package nodeagent
 
 import (
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -40,6 +41,18 @@ func ranFine(t *testing.T, dir string) {
 	put(t, dir, fileStatus, string(raw))
 }
 
+func linkDown(t *testing.T, dir, reason string) {
+	t.Helper()
+	var st Status
+	if !LookAtState(dir).readJSON(fileStatus, &st) {
+		t.Fatal("no status")
+	}
+	st.Link.Up, st.Link.Reason = false, reason
+	raw, err := json.Marshal(st)
+	must0(t, err)
+	put(t, dir, fileStatus, string(raw))
+}
+
 func TestLook(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -71,7 +84,47 @@ func TestLook(t *testing.T) {
 			ranFine(t, dir)
 			put(t, dir, "outbox/00000000000000000001-x.confirmed.json", "{}")
 			put(t, dir, fileRefused, "x")
-		}, []string{"1 report waits", "refused.json is damaged"}},
+		}, []string{"the link is up and reports still wait to be sent: 1", "refused.json is damaged"}},
+		{"the link is down, which is ordinary, and so reports wait", false, func(t *testing.T, dir string) {
+			ranFine(t, dir)
+			linkDown(t, dir, "connecting: dial tcp: lookup mesh.example: no such host")
+			put(t, dir, "outbox/00000000000000000001-x.confirmed.json", "{}")
+		}, nil},
+		{"the mesh refuses it", false, func(t *testing.T, dir string) {
+			ranFine(t, dir)
+			linkDown(t, dir, "connecting: nats: Authorization Violation")
+		}, []string{"the mesh refuses this node: connecting: nats: Authorization Violation"}},
+		{"installed by hand, so there is no package yet", false, func(t *testing.T, dir string) {
+			ranFine(t, dir)
+			must0(t, os.RemoveAll(filepath.Join(dir, dirPackages)))
+			put(t, dir, fileDrill, `{"at":"2026-01-01T00:00:00Z","version":"1.1.0","error":"package is not retained"}`)
+		}, nil},
+		{"the package was deleted", false, func(t *testing.T, dir string) {
+			ranFine(t, dir)
+			put(t, dir, filePrevious, "1.0.0\n")
+			must0(t, os.RemoveAll(filepath.Join(dir, dirPackages)))
+		}, []string{"the package of 1.1.0 is not kept here"}},
+		{"the drill failed", false, func(t *testing.T, dir string) {
+			ranFine(t, dir)
+			put(t, dir, fileDrill, `{"at":"2026-01-01T00:00:00Z","version":"1.1.0","error":"dependency problems"}`)
+		}, []string{"could not roll back when it was rehearsed: dependency problems"}},
+		{"the drill of another version failed", false, func(t *testing.T, dir string) {
+			ranFine(t, dir)
+			put(t, dir, fileDrill, `{"at":"2026-01-01T00:00:00Z","version":"1.0.0","error":"dependency problems"}`)
+		}, nil},
+		{"the last drill was long ago", false, func(t *testing.T, dir string) {
+			ranFine(t, dir)
+			put(t, dir, fileDrill, `{"at":"2020-01-01T00:00:00Z","version":"1.1.0","ok":true}`)
+		}, []string{"last rehearsed at 2020-01-01 00:00:00Z"}},
+		{"the rescue kit is another version's", false, func(t *testing.T, dir string) {
+			ranFine(t, dir)
+			must0(t, os.MkdirAll(filepath.Join(dir, dirRescue), 0o755))
+			put(t, dir, fileKitVersion, "1.0.0\n")
+		}, []string{"the rescue kit is of 1.0.0 and known-good is 1.1.0"}},
+		{"the package is half-installed", true, func(t *testing.T, dir string) {
+			ranFine(t, dir)
+			put(t, dir, "package-state", "iHR")
+		}, []string{"the host does not run", `the package is not properly installed: dpkg says "iHR"`}},
 		{"another version was installed by hand", false, func(t *testing.T, dir string) {
 			ranFine(t, dir)
 			put(t, dir, "installed", "1.5.0")
@@ -85,11 +138,14 @@ func TestLook(t *testing.T) {
 				must0(t, err)
 				defer unlock()
 			}
-			installed := "1.1.0"
+			installed, state := "1.1.0", "ii"
+			if s := get(t, s.dir, "package-state"); s != "(missing)" {
+				state = s
+			}
 			if v := get(t, s.dir, "installed"); v != "(missing)" {
 				installed = v
 			}
-			o := Look(s.dir, "/nonexistent/creds", installed)
+			o := Look(s.dir, "/nonexistent/creds", Installed{installed, state})
 			if len(o.Findings) != len(c.findings)+1 || !strings.Contains(o.Findings[0].What, "nox-mesh node enroll") {
 				t.Errorf("findings:\n%s", whats(o))
 			}

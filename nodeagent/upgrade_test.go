@@ -29,6 +29,7 @@ type box struct {
 	mu        sync.Mutex
 	installed string
 	resets    int
+	adopted   int
 	fail      error
 	hold      chan struct{} // Install says that it began, and waits for the end
 }
@@ -58,6 +59,18 @@ func (b *box) Install(ctx context.Context, file string) error {
 	}
 	name := strings.TrimSuffix(filepath.Base(file), "_"+arch+".deb")
 	b.installed = strings.TrimPrefix(name, events.HostPackage+"_")
+	return nil
+}
+
+func (b *box) Simulate(_ context.Context, file string) (nodeagent.PackageID, error) {
+	name := strings.TrimSuffix(filepath.Base(file), "_"+arch+".deb")
+	return nodeagent.PackageID{Name: events.HostPackage, Version: strings.TrimPrefix(name, events.HostPackage+"_"), Architecture: arch}, nil
+}
+
+func (b *box) AdoptKit(context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.adopted++
 	return nil
 }
 

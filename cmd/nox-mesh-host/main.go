@@ -20,6 +20,8 @@ const (
 	defaultCreds    = "/etc/nox-mesh-host/node.creds"
 	defaultStateDir = "/var/lib/mesh-host"
 	pinFile         = "/etc/apt/preferences.d/nox-mesh-host-rolled-back"
+	kitDir          = "/usr/lib/nox-mesh-host/kit"
+	unitDir         = "/etc/systemd/system"
 )
 
 func main() {
@@ -44,7 +46,7 @@ func command() *cobra.Command {
 	var stateDir, creds string
 	root.PersistentFlags().StringVar(&stateDir, "state-dir", defaultStateDir, "where the host keeps what it knows")
 	root.PersistentFlags().StringVar(&creds, "creds", defaultCreds, "this node's credentials, from \"nox-mesh node enroll\"")
-	root.AddCommand(runCommand(&stateDir, &creds), statusCommand(&stateDir, &creds), &cobra.Command{
+	root.AddCommand(runCommand(&stateDir, &creds), statusCommand(&stateDir, &creds), drillCommand(&stateDir), &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of this program",
 		Args:  cobra.NoArgs,

@@ -101,6 +101,7 @@ host         version 1.1.0 runs since 2026-01-02 03:04:05Z, confirmed
 installed    1.1.0
 known-good   1.1.0
 parachute    the package of 1.1.0 is kept here and its checksum is right
+drill        not made yet for this version; "nox-mesh-host drill" makes one now
 declared     1.1.0, revision 3, by rollout r7, batch 2, by stager at 2026-01-02 03:04:05Z
 applied      revision 3
 link         up since 2026-01-02 03:04:05Z, to nats://m:4222

@@ -39,7 +39,14 @@ func runCommand(stateDir, creds *string) *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("state directory: %w", err)
 			}
+			// The kit's scripts look into the usual place, so a host that works
+			// elsewhere, as when one is tried out, keeps its hands off the units.
+			kit := ""
+			if dir == defaultStateDir {
+				kit = kitDir
+			}
 			agent, err := nodeagent.New(nodeagent.Config{
+				KitDir: kit, UnitDir: unitDir,
 				StateDir: dir, URL: url, CredsFile: *creds, Version: version, PinFile: pinFile,
 				Timings:       nodeagent.Timings{Heartbeat: heartbeat},
 				Packages:      nodeagent.Dpkg{Log: filepath.Join(dir, "install.log")},

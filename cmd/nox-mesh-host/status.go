@@ -26,7 +26,7 @@ func statusCommand(stateDir, creds *string) *cobra.Command {
 		Short: "What this machine runs and why; exit status 0 only if all is well",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o := nodeagent.Look(*stateDir, *creds, installedVersion(cmd.Context()))
+			o := nodeagent.Look(*stateDir, *creds, installed(cmd.Context()))
 			if err := show(cmd.OutOrStdout(), o, asJSON); err != nil {
 				return err
 			}
@@ -40,15 +40,16 @@ func statusCommand(stateDir, creds *string) *cobra.Command {
 	return cmd
 }
 
-// installedVersion asks dpkg; empty when the machine does not know the package.
-func installedVersion(ctx context.Context) string {
+// installed asks dpkg; empty when the machine does not know the package.
+func installed(ctx context.Context) nodeagent.Installed {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "dpkg-query", "-W", "-f", "${Version}", events.HostPackage).Output()
-	if v := strings.TrimSpace(string(out)); err == nil && events.CheckVersion(v) == nil {
-		return v
+	out, err := exec.CommandContext(ctx, "dpkg-query", "-W", "-f", "${Version} ${db:Status-Abbrev}", events.HostPackage).Output()
+	version, state, _ := strings.Cut(string(out), " ")
+	if err != nil || events.CheckVersion(version) != nil {
+		return nodeagent.Installed{}
 	}
-	return ""
+	return nodeagent.Installed{Version: version, State: strings.TrimSpace(state)}
 }
 
 func show(w io.Writer, o nodeagent.Overview, asJSON bool) error {
@@ -69,7 +70,7 @@ func text(o nodeagent.Overview) string {
 	line("node", "%s", or(o.Node, "unknown: no credentials"))
 	line("host", "%s", hostLine(o))
 	if o.Installed != "" {
-		line("installed", "%s", o.Installed)
+		line("installed", "%s%s", o.Installed, packageNote(o.PackageState))
 	}
 	line("known-good", "%s", or(o.KnownGood, "none yet"))
 	switch o.Parachute {
@@ -80,6 +81,7 @@ func text(o nodeagent.Overview) string {
 	default:
 		line("parachute", "DAMAGED: %s", o.Parachute)
 	}
+	line("drill", "%s", drillLine(o.Drill))
 	if d := o.Declared; d == nil {
 		line("declared", "nothing yet")
 	} else {
@@ -117,6 +119,36 @@ func rollbackLines(line func(string, string, ...any), name string, r *nodeagent.
 	for _, l := range r.Journal[max(0, len(r.Journal)-3):] {
 		line("", "  %s", l)
 	}
+}
+
+func packageNote(state string) string {
+	if state == "" || state == "ii" {
+		return ""
+	}
+	return " (dpkg: " + events.Printable(state, 10) + ")"
+}
+
+func drillLine(d *nodeagent.DrillResult) string {
+	switch {
+	case d == nil:
+		return "not made yet for this version; \"nox-mesh-host drill\" makes one now"
+	case d.OK:
+		return fmt.Sprintf("%s could be put back, as rehearsed at %s (%s)", d.Version, stamp(d.At), ago(time.Since(d.At)))
+	}
+	return fmt.Sprintf("FAILED at %s (%s): %s", stamp(d.At), ago(time.Since(d.At)), d.Error)
+}
+
+// ago is rough, for reading: the time itself stands beside it.
+func ago(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "in the future, so a clock was set back"
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min ago", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h ago", int(d.Hours()))
+	}
+	return fmt.Sprintf("%d days ago", int(d.Hours()/24))
 }
 
 func hostLine(o nodeagent.Overview) string {

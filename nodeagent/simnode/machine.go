@@ -226,23 +226,32 @@ func (m *Machine) rollback(ctx context.Context, failed string) (bool, error) {
 // packages is the package manager of a machine.
 type packages struct{ m *Machine }
 
-// Install reads the package's control file as dpkg would.
+// Install takes InstallDelay, and then the package is installed.
 func (p packages) Install(ctx context.Context, file string) error {
 	if !pause(ctx, p.m.cfg.InstallDelay) {
 		return ctx.Err()
 	}
+	id, err := p.Simulate(ctx, file)
+	if err != nil {
+		return err
+	}
+	return p.m.setInstalled(id.Version)
+}
+
+// Simulate reads the package's control file as dpkg would.
+func (p packages) Simulate(_ context.Context, file string) (nodeagent.PackageID, error) {
 	pkg, closePackage, err := deb.LoadFile(file)
 	if err != nil {
-		return fmt.Errorf("dpkg: %w", err)
+		return nodeagent.PackageID{}, fmt.Errorf("dpkg: %w", err)
 	}
-	name, version, arch := pkg.Control.Package, pkg.Control.Version.String(), pkg.Control.Architecture.String()
+	id := nodeagent.PackageID{Name: pkg.Control.Package, Version: pkg.Control.Version.String(), Architecture: pkg.Control.Architecture.String()}
 	if err := closePackage(); err != nil {
-		return fmt.Errorf("dpkg: %w", err)
+		return nodeagent.PackageID{}, fmt.Errorf("dpkg: %w", err)
 	}
-	if name != events.HostPackage || arch != p.m.cfg.Architecture {
-		return fmt.Errorf("dpkg: package %s for %s does not belong on this machine", name, arch)
+	if id.Name != events.HostPackage || id.Architecture != p.m.cfg.Architecture {
+		return nodeagent.PackageID{}, fmt.Errorf("dpkg: package %s for %s does not belong on this machine", id.Name, id.Architecture)
 	}
-	return p.m.setInstalled(version)
+	return id, nil
 }
 
 // supervisor is the service manager, as the host sees it.
@@ -252,6 +261,9 @@ func (s supervisor) ResetFailed(context.Context) error {
 	s.m.forget()
 	return nil
 }
+
+// AdoptKit is never called: a simulated machine has no rescue kit.
+func (s supervisor) AdoptKit(context.Context) error { return nil }
 
 // pause waits; false means that the context ended.
 func pause(ctx context.Context, d time.Duration) bool {
