@@ -9,7 +9,7 @@ TOOL    := go tool -modfile=tools.mod
 LDFLAGS := -s -w -X main.version=$(VERSION)
 export CGO_ENABLED ?= 0
 
-.PHONY: help demo test unit race lab build package lint clean
+.PHONY: help demo test unit race loop lab build package lint clean
 
 help: ## say what there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -17,7 +17,7 @@ help: ## say what there is
 demo: ## show the whole loop: a good release, then a broken one
 	@go run -ldflags "$(LDFLAGS)" ./cmd/nox-mesh demo
 
-test: lint race lab ## everything: lint, all tests with the race detector, the lab
+test: lint race loop ## everything: lint, all tests with the race detector, the loop on real machines
 
 race: # the race detector needs cgo and a C compiler
 	@.ci/needs "the race detector" gcc:gcc ld:binutils
@@ -28,8 +28,13 @@ race: # the race detector needs cgo and a C compiler
 unit: ## tests without the race detector and the lab: quick
 	go test -short ./...
 
-lab: ## four real machines (systemd-nspawn, root, Debian): rollout, crash, rollback
-	NOX_MESH_LAB=1 go test -count=1 -timeout 20m -v -run '^TestLab' ./packaging/lab
+LAB := NOX_MESH_LAB=1 go test -count=1 -timeout 25m -v ./packaging/lab -run
+
+loop: ## four real machines (systemd-nspawn, root, Debian): rollout, crash, rollback
+	$(LAB) "^TestLab"
+
+lab: ## the loop, and all the ways to recover on Debian 12 and 13: writes dist/lab.json and docs/recovery.md
+	$(LAB) "^(TestLab|TestRecovery)"
 
 build: ## both programs into dist/
 	@mkdir -p dist

@@ -22,6 +22,10 @@ type PackageManager interface {
 	// Simulate does all of Install that changes nothing, and says what the
 	// package is. The error is [ErrBusy] when it is no finding.
 	Simulate(ctx context.Context, file string) (PackageID, error)
+	// Mend installs the file if the host's package is half-installed, and says
+	// whether it was. The error is [ErrBusy] while somebody else is at work. It
+	// survives the end of the host as Install does.
+	Mend(ctx context.Context, file string) (mended bool, err error)
 }
 
 // PackageID is what a package says that it is.

@@ -45,12 +45,7 @@ func (d Dpkg) Install(ctx context.Context, file string) error {
 		if err := os.Remove(d.Log); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("the log of dpkg: %w", err)
 		}
-		out, err := run(ctx, "systemd-run", "--unit="+installUnit, "--wait", "--collect", "--quiet",
-			"--property=StandardOutput=append:"+d.Log, "--property=StandardError=append:"+d.Log,
-			"--property=KillMode=mixed", "--property=TimeoutStopSec=10min", "--setenv=DEBIAN_FRONTEND=noninteractive",
-			// SIGCONT does nothing to dpkg: a shutdown waits for it to end.
-			"--property=KillSignal=SIGCONT",
-			"dpkg", "-i", "--force-confdef", "--force-confold", file)
+		out, err := d.inUnit(ctx, run, "dpkg", "-i", "--force-confdef", "--force-confold", file)
 		if err == nil {
 			return nil
 		}
@@ -69,6 +64,46 @@ func (d Dpkg) Install(ctx context.Context, file string) error {
 	}
 }
 
+// inUnit runs a program outside of the host's control group.
+func (d Dpkg) inUnit(ctx context.Context, run func(context.Context, string, ...string) ([]byte, error), program ...string) ([]byte, error) {
+	return run(ctx, "systemd-run", append([]string{"--unit=" + installUnit, "--wait", "--collect", "--quiet",
+		"--property=StandardOutput=append:" + d.Log, "--property=StandardError=append:" + d.Log,
+		"--property=KillMode=mixed", "--property=TimeoutStopSec=10min", "--setenv=DEBIAN_FRONTEND=noninteractive",
+		// SIGCONT does nothing to dpkg: a shutdown waits for it to end.
+		"--property=KillSignal=SIGCONT"}, program...)...)
+}
+
+// mendScript asks again before it acts: what was half-installed a moment ago
+// may be somebody's installation that has come to its end.
+const mendScript = `case $(dpkg-query -W -f '${db:Status-Abbrev}' nox-mesh-host) in ?i | ?i' ') exit 0 ;; esac
+exec dpkg -i --force-confdef --force-confold "$1"`
+
+// Mend installs the file when dpkg has the host's package on its books as
+// something else than installed. It does not wait for dpkg's lock.
+func (d Dpkg) Mend(ctx context.Context, file string) (bool, error) {
+	run := d.run
+	if run == nil {
+		run = output
+	}
+	out, err := run(ctx, "dpkg-query", "--show", "--showformat=${db:Status-Abbrev}", events.HostPackage)
+	if s := string(out); err != nil || len(s) < 2 || s[1] == 'i' && strings.TrimSpace(s[2:]) == "" || s[1] == 'n' || s[1] == 'c' {
+		return false, nil // all is well, or it was not installed as a package, or it was removed
+	}
+	if err := os.Remove(d.Log); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return false, fmt.Errorf("the log of dpkg: %w", err)
+	}
+	if out, err = d.inUnit(ctx, run, "/bin/sh", "-c", mendScript, "sh", file); err == nil {
+		return true, nil
+	}
+	if said, readErr := os.ReadFile(d.Log); readErr == nil {
+		out = append(said, out...)
+	}
+	if busy(out) || ctx.Err() != nil {
+		return false, fmt.Errorf("%w: %s", ErrBusy, lastLines(out, err))
+	}
+	return false, fmt.Errorf("dpkg -i: %s", lastLines(out, err))
+}
+
 // busy says whether another dpkg, or an installation of ours from before a
 // restart of the host, is under way.
 func busy(out []byte) bool {
@@ -78,9 +113,19 @@ func busy(out []byte) bool {
 		strings.Contains(text, installUnit+".service was already loaded")
 }
 
-// lastLines is what dpkg said at its end, on one line.
+// lastLines is why dpkg failed, on one line: what it calls errors, each with the
+// line below it; without any, what it said at its end.
 func lastLines(out []byte, err error) string {
 	lines := strings.FieldsFunc(strings.TrimSpace(string(out)), func(r rune) bool { return r == '\n' })
+	var errs []string
+	for i, l := range lines {
+		if strings.HasPrefix(l, "dpkg: error") || i > 0 && strings.HasPrefix(lines[i-1], "dpkg: error") {
+			errs = append(errs, strings.TrimSpace(l))
+		}
+	}
+	if len(errs) > 0 {
+		lines = errs
+	}
 	lines = lines[max(0, len(lines)-4):]
 	if len(lines) == 0 {
 		return err.Error()

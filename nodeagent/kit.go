@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -137,6 +138,8 @@ func eachOfTree(from, to string, write bool) (changed bool, err error) {
 		}
 		dst := filepath.Join(to, rel)
 		switch {
+		case strings.Contains(e.Name(), ".dpkg-"):
+			return nil // left behind by a dpkg that was cut short
 		case e.IsDir():
 			if !write {
 				return nil

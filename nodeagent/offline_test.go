@@ -22,6 +22,8 @@ func (n nothing) Install(context.Context, string) error {
 	return errors.New("no")
 }
 
+func (nothing) Mend(context.Context, string) (bool, error) { return false, nil }
+
 func (n nothing) Simulate(context.Context, string) (PackageID, error) {
 	return PackageID{}, errors.New("no")
 }

@@ -49,12 +49,17 @@ func (e *refusedError) Error() string { return "refused: " + e.reason }
 // the declaration is out of date, run only with the process: a newer
 // declaration ends a download, but not an installation half-way.
 func (a *Agent) reconcile(run, ctx context.Context) outcome {
+	var out outcome
+	if a.isConfirmed() {
+		if _, err := a.mend(run); err != nil {
+			out.failed = true
+		}
+	}
 	d := a.current()
 	if d == nil {
 		a.clearProblems(nil)
-		return outcome{}
+		return out
 	}
-	var out outcome
 	hostRight := true
 	seen := map[string]bool{}
 	for _, r := range hostLast(d.Resources) {

@@ -141,7 +141,7 @@ func (h hostHandler) install(ctx context.Context, spec events.HostSpec) error {
 	installCtx, cancel := context.WithTimeout(h.run, a.cfg.Timings.Install)
 	defer cancel()
 	if err := a.cfg.Packages.Install(installCtx, a.state.PackagePath(spec.Version, spec.Architecture)); err != nil {
-		return fmt.Errorf("installing version %s: %w", spec.Version, err)
+		return h.failedInstall(spec, err)
 	}
 	if err := a.step("installed"); err != nil {
 		return err

@@ -32,10 +32,22 @@ type box struct {
 	adopted   int
 	fail      error
 	hold      chan struct{} // Install says that it began, and waits for the end
+	breaks    string        // a version that stays half-installed
+	half      bool
 }
 
 func newBox(t *testing.T, version string) *box {
 	return &box{t: t, dir: t.TempDir(), installed: version}
+}
+
+func (b *box) Mend(ctx context.Context, file string) (bool, error) {
+	b.mu.Lock()
+	half := b.half
+	b.mu.Unlock()
+	if !half {
+		return false, nil
+	}
+	return true, b.Install(ctx, file)
 }
 
 func (b *box) Install(ctx context.Context, file string) error {
@@ -59,6 +71,9 @@ func (b *box) Install(ctx context.Context, file string) error {
 	}
 	name := strings.TrimSuffix(filepath.Base(file), "_"+arch+".deb")
 	b.installed = strings.TrimPrefix(name, events.HostPackage+"_")
+	if b.half = b.installed == b.breaks; b.half {
+		return errors.New("dpkg: error: its postinst fails")
+	}
 	return nil
 }
 

@@ -238,6 +238,9 @@ func (p packages) Install(ctx context.Context, file string) error {
 	return p.m.setInstalled(id.Version)
 }
 
+// Mend has nothing to do: installations here are whole or not at all.
+func (packages) Mend(context.Context, string) (bool, error) { return false, nil }
+
 // Simulate reads the package's control file as dpkg would.
 func (p packages) Simulate(_ context.Context, file string) (nodeagent.PackageID, error) {
 	pkg, closePackage, err := deb.LoadFile(file)

@@ -37,6 +37,9 @@ func (m *Machine) MendNetwork(ctx context.Context) error {
 // connect lays the cable of a machine that has just been switched on.
 func (m *Machine) connect(ctx context.Context) error {
 	pid := strconv.Itoa(m.leader)
+	// One of a former lab, cut when it ended, stays as long as the kernel tries to
+	// say goodbye through it.
+	_ = ip(ctx, "link", "delete", m.cable())
 	for _, args := range [][]string{
 		{"link", "add", m.cable(), "type", "veth", "peer", "name", "host0", "netns", pid},
 		{"address", "add", m.Gateway() + "/30", "dev", m.cable()},

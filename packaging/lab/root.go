@@ -28,7 +28,7 @@ const (
 // under which the root is kept, so a changed one makes a new root.
 const recipe = `
 set -e
-debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus "$1" "$2" $3
+debootstrap --variant=minbase --include=systemd,systemd-sysv,dbus,shellcheck "$1" "$2" $3
 rm -rf "$2"/var/cache/apt/archives/*.deb "$2"/var/lib/apt/lists/* "$2"/var/log/*.log
 mkdir -p "$2"/var/log/journal # so that the journal outlives a power cut
 : >"$2"/etc/machine-id
