@@ -207,3 +207,29 @@ func TestListeningMerges(t *testing.T) {
 		}
 	})
 }
+
+// TestNoWayBack: the fleet view says which nodes could not roll back today.
+func TestNoWayBack(t *testing.T) {
+	beat := func(retained bool, knownGood string, drill *events.Drill) string {
+		m := projections.NewMesh()
+		raw, err := json.Marshal(events.Heartbeat{StartID: "s", Version: "1.1.0", KnownGood: knownGood, Retained: retained, Drill: drill})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.ApplyHeartbeat(events.Message{Seq: 1, Subject: events.HeartbeatSubject("n1"), Stored: t0, Data: raw})
+		return m.Nodes["n1"].View().NoWayBack
+	}
+	for _, c := range []struct {
+		name, got, want string
+	}{
+		{"retained, no drill yet", beat(true, "1.1.0", nil), ""},
+		{"drill passed", beat(true, "1.1.0", &events.Drill{OK: true}), ""},
+		{"drill failed", beat(true, "1.1.0", &events.Drill{Error: "checksum is wrong"}), "the drill failed: checksum is wrong"},
+		{"not retained", beat(false, "1.1.0", &events.Drill{OK: true}), "no package of 1.1.0 retained"},
+		{"never confirmed", beat(false, "", nil), "no version was confirmed yet"},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: the view says %q, want %q", c.name, c.got, c.want)
+		}
+	}
+}

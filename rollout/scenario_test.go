@@ -87,6 +87,8 @@ func (w *world) command(t *testing.T, d *datadriven.TestData) string {
 				req.Policy.Window = events.Duration(span)
 			case "max-failed":
 				fmt.Sscan(arg.Vals[0], &req.Policy.MaxFailed)
+			case "retry":
+				req.Retry = true
 			case "select":
 				req.Selector = strings.Join(arg.Vals, "=")
 			}

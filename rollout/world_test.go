@@ -114,6 +114,9 @@ func traceLine(e events.Event, fact events.Fact) string {
 		v := "-"
 		if h := f.Host(); h != nil {
 			v = h.Version
+			if h.Retry {
+				v += " (retry)"
+			}
 		}
 		return fmt.Sprintf("%s %s: revision %d, host %s, %s", e.Subject, name, f.Revision, v, f.Because.Kind)
 	case *events.RolloutCompleted:

@@ -192,7 +192,8 @@ func printStatus(out io.Writer, s *rollout.Status) {
 	switch s.State {
 	case projections.Halted:
 		fmt.Fprintf(out, "  next      look at what happened: nox-mesh log --rollout %s; nothing more is declared.\n", s.ID)
-		fmt.Fprintf(out, "            Then end it with nox-mesh rollout abort %s, and start a fixed version.\n", s.ID)
+		fmt.Fprintf(out, "            Then end it with nox-mesh rollout abort %s, and start a fixed version;\n", s.ID)
+		fmt.Fprintf(out, "            the same one again, where it was rolled back, with nox-mesh rollout start %s --retry.\n", s.Version)
 	case projections.Completed:
 		if n := s.Counts[rollout.Undeclared]; n > 0 {
 			fmt.Fprintf(out, "  next      %s were not heard in time and still run what they ran; start %s again when they are back.\n", plural(n, "node"), s.Version)
