@@ -71,7 +71,8 @@ func putPackage(ctx context.Context, js jetstream.JetStream, path string, r even
 }
 
 // CheckPackage reads a release's package back from the store, as a node does,
-// and checks that it is all there and what the release says.
+// and checks that it is all there and what the release says: version and
+// architecture too are the package's own word, not the client's.
 func CheckPackage(ctx context.Context, js jetstream.JetStream, r events.Release) error {
 	if err := r.Validate(); err != nil {
 		return fmt.Errorf("checking package %s: %w", r.File, err)
@@ -82,7 +83,7 @@ func CheckPackage(ctx context.Context, js jetstream.JetStream, r events.Release)
 	return nil
 }
 
-func checkPackage(ctx context.Context, js jetstream.JetStream, r events.Release) error {
+func checkPackage(ctx context.Context, js jetstream.JetStream, r events.Release) (err error) {
 	if r.Size > maxPackage {
 		return fmt.Errorf("it is larger than %d bytes", int64(maxPackage))
 	}
@@ -90,6 +91,11 @@ func checkPackage(ctx context.Context, js jetstream.JetStream, r events.Release)
 	if err != nil {
 		return err
 	}
+	f, err := os.CreateTemp("", "nox-mesh-package-*")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
 	sum := sha256.New()
 	for n := range partsOf(r) {
 		part, err := parts.read(ctx, events.PackagePart(r.SHA256, n))
@@ -100,8 +106,21 @@ func checkPackage(ctx context.Context, js jetstream.JetStream, r events.Release)
 			return fmt.Errorf("part %d of %d: %w", n+1, partsOf(r), err)
 		}
 		sum.Write(part)
+		if _, err := f.Write(part); err != nil {
+			return err
+		}
 	}
-	return sumIs(sum, r.SHA256)
+	if err := sumIs(sum, r.SHA256); err != nil {
+		return err
+	}
+	is, err := readDeb(f, r.Size)
+	if err != nil {
+		return err
+	}
+	if is.Version != r.Version || is.Architecture != r.Architecture || is.File != r.File {
+		return fmt.Errorf("it is %s for %s in file %s, and was said to be %s for %s in file %s", is.Version, is.Architecture, is.File, r.Version, r.Architecture, r.File)
+	}
+	return nil
 }
 
 func partsOf(r events.Release) int {

@@ -1,0 +1,141 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"noxmesh/events"
+)
+
+// report sends a report and waits for the broker to have it.
+func report(t *testing.T, nc *nats.Conn, node, kind string, raw []byte) {
+	t.Helper()
+	if _, err := nc.RequestWithContext(testContext(t), events.ReportSubject(node, kind), raw); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func confirmed(t *testing.T, id, version string) []byte {
+	t.Helper()
+	raw, err := json.Marshal(events.NewReport(id, time.Unix(0, 0), &events.NodeConfirmed{Version: version, StartID: "s"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return raw
+}
+
+// nodeEvents gives the types and summaries of the events about a node.
+func (w *whole) nodeEvents(t *testing.T, name string) []events.Fact {
+	t.Helper()
+	var out []events.Fact
+	err := w.client.Log().Read(testContext(t), events.ReadOptions{Subjects: []string{events.EventSubject(events.AggregateNode, name)}},
+		func(rec events.Record) error {
+			fact, err := rec.Event.Fact()
+			out = append(out, fact)
+			return err
+		})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func (w *whole) waitFacts(t *testing.T, name string, n int) []events.Fact {
+	t.Helper()
+	var facts []events.Fact
+	w.until(t, fmt.Sprintf("%d events about %s", n, name), func() (bool, string) {
+		facts = w.nodeEvents(t, name)
+		return len(facts) >= n, fmt.Sprint(facts)
+	})
+	if len(facts) != n {
+		t.Fatalf("%d events about %s, want %d: %v", len(facts), name, n, facts)
+	}
+	return facts
+}
+
+func TestReportBecomesOneEvent(t *testing.T) {
+	dir := t.TempDir()
+	w := startServer(t, dir)
+	nc := w.node(t, "n1", nil)
+	report(t, nc, "n1", events.ReportConfirmed, confirmed(t, "a", "1.0.0"))
+	report(t, nc, "n1", events.ReportConfirmed, confirmed(t, "a", "1.0.0")) // sent again: its answer was lost
+	report(t, nc, "n1", events.ReportConfirmed, confirmed(t, "b", "1.1.0"))
+	facts := w.waitFacts(t, "n1", 3) // enrolled, a, b
+	first, ok := facts[1].(*events.NodeConfirmed)
+	if !ok || first.Version != "1.0.0" || first.ReportID != "a" || first.ReportSeq != 1 {
+		t.Errorf("the first report became %#v", facts[1])
+	}
+	// After a restart nothing is recorded again, and a repeat is still known.
+	w.stop(t)
+	w = startServer(t, dir)
+	nc, err := nats.Connect(w.URL(), nats.UserCredentials(credsOf(t, w, "n1")), nats.CustomInboxPrefix(events.InboxPrefix("node", "n1")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	report(t, nc, "n1", events.ReportConfirmed, confirmed(t, "b", "1.1.0"))
+	report(t, nc, "n1", events.ReportConfirmed, confirmed(t, "c", "1.2.0"))
+	facts = w.waitFacts(t, "n1", 5) // and enrolled again, c
+	if f, ok := facts[4].(*events.NodeConfirmed); !ok || f.ReportID != "c" {
+		t.Errorf("the last event is %#v", facts[4])
+	}
+}
+
+func credsOf(t *testing.T, w *whole, node string) string {
+	t.Helper()
+	r, err := w.client.Enroll(testContext(t), EnrollRequest{Node: node, Again: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "again.creds")
+	if err := os.WriteFile(file, []byte(r.Creds), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestBadReportsAreRejectedOnceAndHarmNobody(t *testing.T) {
+	w := startServer(t, t.TempDir())
+	nc, other := w.node(t, "n1", nil), w.node(t, "n2", nil)
+	for _, bad := range []struct{ kind, payload string }{
+		{events.ReportConfirmed, "\x00\xff garbage"},
+		{events.ReportConfirmed, `{"id":"x"}`},
+		{events.ReportConfirmed, `{"id":"x","data":{"version":"* \u001b[2J","start_id":"s"}}`},
+		{events.ReportRolledBack, `{"id":"x","data":[]}`},
+		{"no-such-kind", `{"id":"x","data":{}}`},
+		{events.ReportConfirmed, `{"id":"` + strings.Repeat("x", 100) + `","data":{}}`},
+	} {
+		report(t, nc, "n1", bad.kind, []byte(bad.payload))
+	}
+	report(t, nc, "n1", events.ReportConfirmed, confirmed(t, "good", "1.0.0"))
+	report(t, other, "n2", events.ReportConfirmed, confirmed(t, "good", "1.0.0"))
+	facts := w.waitFacts(t, "n1", 3) // enrolled, one rejection for all the bad ones, the good one
+	rejected, ok := facts[1].(*events.NodeReportRejected)
+	if !ok || !strings.Contains(rejected.Reason, "does not read") || rejected.ReportSeq != 1 {
+		t.Errorf("the rejection is %#v", facts[1])
+	}
+	if f, ok := facts[2].(*events.NodeConfirmed); !ok || f.ReportID != "good" {
+		t.Errorf("the good report became %#v", facts[2])
+	}
+	w.waitFacts(t, "n2", 2)
+
+	// A bad heartbeat is counted against its node, and the next good one counts.
+	if err := nc.Publish(events.HeartbeatSubject("n1"), []byte(`{"version":"nonsense"}`)); err != nil {
+		t.Fatal(err)
+	}
+	w.beat(t, nc, "n1", "1.0.0")
+	f, err := w.client.Fleet(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p := fmt.Sprint(f.Nodes[0].Problems); !strings.Contains(p, "1 of its heartbeats did not read") || !strings.Contains(p, "report was rejected") {
+		t.Errorf("the fleet shows these problems: %s", p)
+	}
+}

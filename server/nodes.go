@@ -1,0 +1,106 @@
+package server
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+
+	"noxmesh/events"
+	"noxmesh/projections"
+)
+
+var labelForm = regexp.MustCompile(`^[A-Za-z0-9._-]{1,63}$`)
+
+func (a *api) enroll(ctx context.Context, by caller, q EnrollRequest) (EnrollReply, error) {
+	creds, key, err := a.identity.NodeCreds(q.Node)
+	if err != nil {
+		return EnrollReply{}, err
+	}
+	for k, v := range q.Labels {
+		if !labelForm.MatchString(k) || !labelForm.MatchString(v) {
+			return EnrollReply{}, fmt.Errorf("label %q=%q: use 1 to 63 letters, digits and . _ - on both sides", k, v)
+		}
+	}
+	// Not change: each credential is an event, so a repeated command, which has
+	// no copy of the first one's answer, issues another.
+	_, err = a.append(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
+		n := m.Enrolled(q.Node)
+		fact := &events.NodeEnrolled{Labels: q.Labels, PublicKey: key}
+		switch {
+		case n == nil:
+			return q.Node, fact, 0, nil
+		case !q.Again && (by.command == "" || m.Commands[by.command] != q.Node):
+			return "", nil, 0, fmt.Errorf("node %q is enrolled already: to issue another credential for it, add --again", q.Node)
+		case len(q.Labels) == 0:
+			fact.Labels = n.Labels
+		}
+		return q.Node, fact, n.EventSeq, nil
+	})
+	return EnrollReply{Creds: string(creds)}, err
+}
+
+func (a *api) declare(ctx context.Context, by caller, q DeclareRequest) (DeclareReply, error) {
+	if err := checkResources(q.Resources); err != nil {
+		return DeclareReply{}, err
+	}
+	_, err := a.change(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
+		n := m.Enrolled(q.Node)
+		if n == nil {
+			return "", nil, 0, fmt.Errorf("no node %q is enrolled: nox-mesh fleet shows the names", q.Node)
+		}
+		d := &events.Declared{
+			Node: q.Node, Revision: n.Revision() + 1,
+			Because: events.DeclarationCause{Kind: events.CauseOperator}, Resources: q.Resources,
+		}
+		if n.Declaration != nil {
+			for _, r := range n.Declaration.Resources {
+				if r.Type == events.ResourceHost {
+					d.Resources = append(append([]events.Resource{}, q.Resources...), r)
+				}
+			}
+			// A rollout that waits for this node goes on waiting for it.
+			if b := n.Declaration.Because; b.Kind == events.CauseBatch {
+				if r := m.Rollouts[b.Rollout]; r != nil && r.State == projections.Running {
+					return "", nil, 0, fmt.Errorf("rollout %s is running over node %q: wait for its end (nox-mesh rollout watch), or end it with nox-mesh rollout abort %s", r.ID, q.Node, r.ID)
+				}
+			}
+		}
+		return q.Node, d, n.DeclarationSeq(), nil
+	})
+	var out DeclareReply
+	a.runner.View(func(m *projections.Mesh) {
+		if n := m.Nodes[q.Node]; n != nil {
+			out.Revision = n.Revision()
+		}
+	})
+	return out, err
+}
+
+func checkResources(list []events.Resource) error {
+	seen := map[string]bool{}
+	for _, r := range list {
+		if r.Type != events.ResourceFile {
+			return fmt.Errorf("resource type %q cannot be declared by hand: use %q (the host's version is a rollout's business)", r.Type, events.ResourceFile)
+		}
+		if seen[r.String()] {
+			return fmt.Errorf("%s is there twice", r)
+		}
+		seen[r.String()] = true
+		var spec events.FileSpec
+		if err := events.DecodeSpec(r, &spec); err != nil {
+			return err
+		}
+		if err := spec.Validate(r.Name); err != nil {
+			return fmt.Errorf("%s: %w", r, err)
+		}
+	}
+	return nil
+}
+
+func (a *api) fleet(_ context.Context, _ caller, q FleetRequest) (out Fleet, err error) {
+	a.runner.View(func(m *projections.Mesh) {
+		out.Nodes, out.More = m.Fleet(q.After, fleetPage)
+		out.EventSeq, out.HeartbeatSeq = m.EventSeq, m.HeartbeatSeq
+	})
+	return out, nil
+}
