@@ -112,6 +112,11 @@ func TestHangsFitTheStartLimit(t *testing.T) {
 // TestTheKitAgreesWithThePackage: the copies in the kit must not drift from the units that they guard.
 func TestTheKitAgreesWithThePackage(t *testing.T) {
 	unit, guard := settings(t, "nox-mesh-host.service"), settings(t, "kit/nox-mesh-host.service.d/50-nox-mesh-confirmed.conf")
+	const keptGate = "/bin/sh -c 'test ! -r /var/lib/mesh-host/rescue/gate || exec /bin/sh /var/lib/mesh-host/rescue/gate'"
+	if pre := guard["[Service]ExecStartPre"]; !slices.Equal(pre, []string{"", keptGate}) {
+		t.Errorf("the drop-in does not put the kept gate in the place of the unit's own: %q", pre)
+	}
+	delete(guard, "[Service]ExecStartPre")
 	for key, values := range guard {
 		if key != "[Service]RemainAfterExit" && !slices.Equal(unit[key], values) {
 			t.Errorf("%s is %q in the drop-in and %q in the unit", key, values, unit[key])

@@ -40,6 +40,7 @@ var variants = []variant{
 	{version: "2.0.1+crash", program: badHost},
 	{version: "2.0.0+segfault", program: badHost},
 	{version: "2.0.0+unconfirmed", program: badHost},
+	{version: "2.0.1+unconfirmed", program: badHost, change: replace("nox-mesh-host.service", "ExecStartPre=", "#ExecStartPre=")},
 	{version: "2.0.0+hang", program: badHost},
 	{version: "2.0.0+exit0", program: badHost},
 	{version: "2.0.0+memory", program: badHost},
