@@ -127,7 +127,7 @@ func newRolloutAbort(o *options) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
 		Use:   "abort ID",
-		Short: "End a running or halted rollout; nodes keep what they run",
+		Short: "End a running or halted rollout; nodes keep what they run, and what was not applied yet is taken back",
 		Args:  cobra.ExactArgs(1),
 		RunE: o.with(func(cmd *cobra.Command, args []string, c *server.Client) error {
 			s, err := c.AbortRollout(cmd.Context(), args[0], reason)
@@ -137,7 +137,10 @@ func newRolloutAbort(o *options) *cobra.Command {
 			if o.json {
 				return printJSON(cmd.OutOrStdout(), s)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "rollout %s of %s is aborted; %s keep what they run\n", s.ID, s.Version, plural(s.Cohort, "node"))
+			fmt.Fprintf(cmd.OutOrStdout(), "rollout %s of %s is aborted: nothing more is declared, nodes keep what they run\n", s.ID, s.Version)
+			if s.Batch > 0 {
+				fmt.Fprintf(cmd.OutOrStdout(), "nodes of an open batch that had not applied it yet get their previous declaration back: nox-mesh rollout status %s\n", s.ID)
+			}
 			return nil
 		}),
 	}
