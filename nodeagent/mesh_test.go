@@ -40,8 +40,9 @@ type mesh struct {
 	srv      *server.Server
 	nc       *nats.Conn // with all rights
 	js       jetstream.JetStream
-	// heartbeats and reports of all nodes, as they come
-	heartbeats, reports *nats.Subscription
+	// the first heartbeat and report that no test has looked at yet. They are
+	// read from the streams: a node may be back before this is, after a restart.
+	heartbeats, reports uint64
 }
 
 // nodeGrants is what a node may do.
@@ -130,11 +131,24 @@ func (m *mesh) connect() {
 		m.t.Fatal(err)
 	}
 	m.js = must(jetstream.New(m.nc))
-	m.heartbeats = must(m.nc.SubscribeSync("mesh.heartbeat.>"))
-	m.reports = must(m.nc.SubscribeSync("mesh.report.>"))
-	if err := m.nc.Flush(); err != nil {
-		m.t.Fatal(err)
+}
+
+// next hands over the messages of a stream from *from on until found says so.
+func (m *mesh) next(stream string, from *uint64, found func(events.Message) bool) error {
+	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
+	defer cancel()
+	errFound := errors.New("found")
+	err := events.ReadStream(ctx, m.js, stream, events.ReadOptions{From: *from, Follow: true}, func(msg events.Message) error {
+		*from = msg.Seq + 1
+		if found(msg) {
+			return errFound
+		}
+		return nil
+	})
+	if errors.Is(err, errFound) {
+		return nil
 	}
+	return err
 }
 
 func (m *mesh) stop() {
@@ -263,39 +277,42 @@ func host(spec events.HostSpec) events.Resource {
 func (m *mesh) heartbeat(node string, want func(events.Heartbeat) bool) events.Heartbeat {
 	m.t.Helper()
 	var last events.Heartbeat
-	for deadline := time.Now().Add(patience); ; {
-		msg, err := m.heartbeats.NextMsg(time.Until(deadline))
-		if err != nil {
-			m.t.Fatalf("no such heartbeat of %s came, the last was %+v: %v", node, last, err)
-		}
+	err := m.next(events.StreamHeartbeats, &m.heartbeats, func(msg events.Message) bool {
 		h, err := events.DecodeHeartbeat(msg.Data)
 		if err != nil {
 			m.t.Fatal(err)
 		}
-		if msg.Subject == events.HeartbeatSubject(node) {
-			if last = h; want(h) {
-				return h
-			}
+		if msg.Subject != events.HeartbeatSubject(node) {
+			return false
 		}
+		last = h
+		return want(h)
+	})
+	if err != nil {
+		m.t.Fatalf("no such heartbeat of %s came, the last was %+v: %v", node, last, err)
 	}
+	return last
 }
 
 // report waits for the next report of one kind, passing over others.
 func (m *mesh) report(node, kind string) (events.Report, events.ReportFact) {
 	m.t.Helper()
-	for deadline := time.Now().Add(patience); ; {
-		msg, err := m.reports.NextMsg(time.Until(deadline))
-		if err != nil {
-			m.t.Fatalf("no %s report of %s came: %v", kind, node, err)
+	var r events.Report
+	var f events.ReportFact
+	err := m.next(events.StreamReports, &m.reports, func(msg events.Message) bool {
+		if msg.Subject != events.ReportSubject(node, kind) {
+			return false
 		}
-		if msg.Subject == events.ReportSubject(node, kind) {
-			r, f, err := events.DecodeReport(kind, msg.Data)
-			if err != nil {
-				m.t.Fatal(err)
-			}
-			return r, f
+		var err error
+		if r, f, err = events.DecodeReport(kind, msg.Data); err != nil {
+			m.t.Fatal(err)
 		}
+		return true
+	})
+	if err != nil {
+		m.t.Fatalf("no %s report of %s came: %v", kind, node, err)
 	}
+	return r, f
 }
 
 // kept lists the reports that the stream holds, without repetitions.
