@@ -17,6 +17,7 @@ type CauseKind string
 const (
 	CauseBatch    CauseKind = "rollout-batch"
 	CauseRecall   CauseKind = "recall"
+	CauseRevert   CauseKind = "revert"
 	CauseOperator CauseKind = "operator"
 )
 
@@ -34,6 +35,11 @@ type Declared struct {
 	Revision  uint64           `json:"revision"`
 	Because   DeclarationCause `json:"because"`
 	Resources []Resource       `json:"resources"` // applied in this order
+	// Rotations lead from keys that a node may have pinned to the ones that
+	// sign today, the oldest first.
+	Rotations []Rotation `json:"rotations,omitempty"`
+	// Signature is by the delivery key, over [DeclarationText].
+	Signature string `json:"signature,omitempty"`
 }
 
 func (*Declared) EventType() string { return "mesh.declaration.declared.v1" }

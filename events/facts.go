@@ -30,6 +30,19 @@ func init() {
 	known(func() Fact { return &RolloutHalted{} })
 	known(func() Fact { return &RolloutAborted{} })
 	known(func() Fact { return &RolloutCompleted{} })
+	known(func() Fact { return &ReleaseHeld{} })
+	known(func() Fact { return &ReleaseHoldLifted{} })
+	known(func() Fact { return &NodeDecommissioned{} })
+	known(func() Fact { return &NodeInvited{} })
+	known(func() Fact { return &NodeJoinRefused{} })
+	known(func() Fact { return &NodeRevoked{} })
+	known(func() Fact { return &UserAdded{} })
+	known(func() Fact { return &UserRevoked{} })
+	known(func() Fact { return &KeyTrusted{} })
+	known(func() Fact { return &RolloutPaused{} })
+	known(func() Fact { return &RolloutResumed{} })
+	known(func() Fact { return &RolloutReverted{} })
+	known(func() Fact { return &RolloutAmended{} })
 }
 
 // Release is one version of the host package for one architecture.
@@ -39,6 +52,9 @@ type Release struct {
 	File         string `json:"file"`
 	Size         int64  `json:"size"` // bytes
 	SHA256       string `json:"sha256"`
+	// Signature is by the release key, over [ReleaseText]. Nodes that pinned
+	// that key install nothing without it.
+	Signature string `json:"signature,omitempty"`
 }
 
 // ReleaseAdded: a package is in the object store, whole and checked.
@@ -49,11 +65,14 @@ type ReleaseAdded struct {
 func (*ReleaseAdded) EventType() string { return "mesh.release.added.v1" }
 func (*ReleaseAdded) aggregate() string { return AggregateRelease }
 
-// NodeEnrolled: a credential was issued for a node.
+// NodeEnrolled: a machine joined under the node's name. Only its newest key is
+// let in: one that joined before under the same name is not, any more.
 type NodeEnrolled struct {
 	Labels map[string]string `json:"labels,omitempty"`
-	// PublicKey is the user nkey that the credential is for.
+	// PublicKey is the machine's own nkey. Its seed never leaves the machine.
 	PublicKey string `json:"public_key"`
+	Invite    string `json:"invite,omitempty"`     // that it joined with
+	MachineID string `json:"machine_id,omitempty"` // what the machine calls itself
 }
 
 func (*NodeEnrolled) EventType() string { return "mesh.node.enrolled.v1" }
@@ -140,134 +159,91 @@ type NodeReportRejected struct {
 func (*NodeReportRejected) EventType() string { return "mesh.node.report-rejected.v1" }
 func (*NodeReportRejected) aggregate() string { return AggregateNode }
 
-// RolloutStarted freezes the plan.
-type RolloutStarted struct {
-	Version  string    `json:"version"`
-	Releases []Release `json:"releases"` // one for each architecture met
-	Selector string    `json:"selector,omitempty"`
-	Cohort   []string  `json:"cohort"` // sorted
-	// Targets is how many nodes of the cohort may be declared once batch i
-	// (counted from 0) is open. It rises strictly and ends with the cohort.
-	Targets []int  `json:"targets"`
-	Policy  Policy `json:"policy"`
-	Seed    uint64 `json:"seed"`
-	// Retry asks nodes that rolled the version back to try it again.
-	Retry bool `json:"retry,omitempty"`
+// ReleaseHeld: nobody is declared the release until the hold is lifted.
+type ReleaseHeld struct {
+	Reason string `json:"reason"`
+	// Rollout and Evidence say on what the mesh itself held the release.
+	Rollout  string   `json:"rollout,omitempty"`
+	Evidence Evidence `json:"evidence,omitzero"`
+	AsOf     Position `json:"as_of,omitzero"`
 }
 
-func (*RolloutStarted) EventType() string { return "mesh.rollout.started.v1" }
-func (*RolloutStarted) aggregate() string { return AggregateRollout }
+func (*ReleaseHeld) EventType() string { return "mesh.release.held.v1" }
+func (*ReleaseHeld) aggregate() string { return AggregateRelease }
 
-// Policy is what a rollout is judged by.
-type Policy struct {
-	Batches []string `json:"batches"` // as the operator wrote them
-	// Window is how long a batch may stay unheard, in listening time.
-	Window Duration `json:"window"`
-	// Soak is how long the same process start must keep beating to pass.
-	Soak Duration `json:"soak"`
-	// Presence is how lately a node must have been heard to be chosen.
-	Presence Duration `json:"presence"`
-	// MaxFailed is how many failures a batch after the first may have.
-	MaxFailed int `json:"max_failed"`
-}
-
-// BatchOpened names the nodes of a batch. Their declarations follow from it.
-type BatchOpened struct {
-	Batch int      `json:"batch"` // from 1
-	Nodes []string `json:"nodes"` // in the order chosen
-	// Presence is, for each node, the heartbeat that showed it present.
-	Presence []uint64 `json:"presence"`
-}
-
-func (*BatchOpened) EventType() string { return "mesh.rollout.batch-opened.v1" }
-func (*BatchOpened) aggregate() string { return AggregateRollout }
-
-// Evidence is what a verdict rests on: sequence numbers in the streams.
-type Evidence struct {
-	Heartbeats []uint64 `json:"heartbeats,omitempty"`
-	Events     []uint64 `json:"events,omitempty"`
-}
-
-// NodePassed is one node's share in a passed batch.
-type NodePassed struct {
-	Node     string   `json:"node"`
-	StartID  string   `json:"start_id"`
-	Evidence Evidence `json:"evidence"` // first and last heartbeat of the soak
-}
-
-// BatchPassed: every node of the batch was judged, and few enough failed.
-type BatchPassed struct {
-	Batch    int          `json:"batch"`
-	Passed   []NodePassed `json:"passed"`
-	Failures []Failure    `json:"failures,omitempty"`
-}
-
-func (*BatchPassed) EventType() string { return "mesh.rollout.batch-passed.v1" }
-func (*BatchPassed) aggregate() string { return AggregateRollout }
-
-// FailureKind is one of the four ways a node can fail a batch.
-type FailureKind string
-
-const (
-	RolledBack FailureKind = "rolled-back" // came back on known-good and says so
-	Silent     FailureKind = "silent"      // not heard past the window
-	NotApplied FailureKind = "not-applied" // heard, still on the old version
-	Unstable   FailureKind = "unstable"    // heard on the new one, but it keeps restarting
-)
-
-// Failure is one node's failure, in words and with its evidence.
-type Failure struct {
-	Node     string      `json:"node"`
-	Kind     FailureKind `json:"kind"`
-	Detail   string      `json:"detail"`
-	Evidence Evidence    `json:"evidence"`
-}
-
-// Diagnosis is what a halt says is broken.
-type Diagnosis string
-
-const (
-	DiagnosisRelease      Diagnosis = "release"
-	DiagnosisMachine      Diagnosis = "machine"
-	DiagnosisLink         Diagnosis = "link"
-	DiagnosisInconclusive Diagnosis = "inconclusive"
-)
-
-// RolloutHalted: the rollout stopped on evidence. Only an operator moves it on.
-type RolloutHalted struct {
-	Batch     int       `json:"batch"`
-	Reason    string    `json:"reason"`
-	Diagnosis Diagnosis `json:"diagnosis"`
-	Failures  []Failure `json:"failures"`
-	// Recall are the nodes of the open batch that have not applied the
-	// declaration yet and get their previous one back.
-	Recall []string `json:"recall,omitempty"`
-	// Undeclared is how many nodes of the cohort never heard of the release.
-	Undeclared int `json:"undeclared"`
-	// Listened is the listening time since the batch opened.
-	Listened Duration `json:"listened"`
-}
-
-func (*RolloutHalted) EventType() string { return "mesh.rollout.halted.v1" }
-func (*RolloutHalted) aggregate() string { return AggregateRollout }
-
-// RolloutAborted: an operator ended it. Nodes keep what they have.
-type RolloutAborted struct {
+// ReleaseHoldLifted: the release may be declared again.
+type ReleaseHoldLifted struct {
 	Reason string `json:"reason,omitempty"`
-	// Recall is as in [RolloutHalted], for a rollout aborted while it runs.
-	Recall []string `json:"recall,omitempty"`
 }
 
-func (*RolloutAborted) EventType() string { return "mesh.rollout.aborted.v1" }
-func (*RolloutAborted) aggregate() string { return AggregateRollout }
+func (*ReleaseHoldLifted) EventType() string { return "mesh.release.hold-lifted.v1" }
+func (*ReleaseHoldLifted) aggregate() string { return AggregateRelease }
 
-// RolloutCompleted: every node that could be reached passed or was tolerated.
-type RolloutCompleted struct {
-	Passed int `json:"passed"`
-	Failed int `json:"failed"`
-	// Tail are the nodes of the cohort that were never heard in time.
-	Tail []string `json:"tail,omitempty"`
+// NodeDecommissioned: the machine is no longer part of the fleet. It leaves the
+// cohort of every rollout.
+type NodeDecommissioned struct {
+	Reason string `json:"reason,omitempty"`
 }
 
-func (*RolloutCompleted) EventType() string { return "mesh.rollout.completed.v1" }
-func (*RolloutCompleted) aggregate() string { return AggregateRollout }
+func (*NodeDecommissioned) EventType() string { return "mesh.node.decommissioned.v1" }
+func (*NodeDecommissioned) aggregate() string { return AggregateNode }
+
+// NodeInvited: a token was issued with which one machine may join under the
+// node's name, once.
+type NodeInvited struct {
+	Invite  string            `json:"invite"`
+	Labels  map[string]string `json:"labels,omitempty"`
+	Expires time.Time         `json:"expires"`
+	// PublicKey is the invite's own nkey, which opens the joining door only.
+	PublicKey string `json:"public_key"`
+}
+
+func (*NodeInvited) EventType() string { return "mesh.node.invited.v1" }
+func (*NodeInvited) aggregate() string { return AggregateNode }
+
+// NodeJoinRefused: somebody knocked at the joining door and was not let in. At
+// most one a minute for each node is recorded.
+type NodeJoinRefused struct {
+	Invite    string `json:"invite,omitempty"` // empty: a node that wanted to return
+	Reason    string `json:"reason"`
+	PublicKey string `json:"public_key,omitempty"`
+	MachineID string `json:"machine_id,omitempty"`
+}
+
+func (*NodeJoinRefused) EventType() string { return "mesh.node.join-refused.v1" }
+func (*NodeJoinRefused) aggregate() string { return AggregateNode }
+
+// NodeRevoked: the node's key is no longer let in.
+type NodeRevoked struct {
+	Reason string `json:"reason,omitempty"`
+}
+
+func (*NodeRevoked) EventType() string { return "mesh.node.revoked.v1" }
+func (*NodeRevoked) aggregate() string { return AggregateNode }
+
+// UserAdded: a credential was issued for a person or a tool.
+type UserAdded struct {
+	Role      string `json:"role"`
+	PublicKey string `json:"public_key"`
+}
+
+func (*UserAdded) EventType() string { return "mesh.user.added.v1" }
+func (*UserAdded) aggregate() string { return AggregateUser }
+
+// UserRevoked: the user's credentials are no longer let in.
+type UserRevoked struct {
+	Reason string `json:"reason,omitempty"`
+}
+
+func (*UserRevoked) EventType() string { return "mesh.user.revoked.v1" }
+func (*UserRevoked) aggregate() string { return AggregateUser }
+
+// KeyTrusted: a key signs from now on, the delivery key declarations and the
+// release key releases. The first of each is trusted by who joins; each later
+// one is signed by the one before it.
+type KeyTrusted struct {
+	Rotation
+}
+
+func (*KeyTrusted) EventType() string { return "mesh.key.trusted.v1" }
+func (*KeyTrusted) aggregate() string { return AggregateKey }

@@ -27,6 +27,8 @@ const (
 	AggregateNode        = "node"
 	AggregateDeclaration = "declaration"
 	AggregateRollout     = "rollout"
+	AggregateUser        = "user"
+	AggregateKey         = "key" // its ids are the roles of keys
 )
 
 // PulseID is who the mesh's own heartbeats come from. It is no valid node id,

@@ -14,7 +14,18 @@ type Node struct {
 	Labels      map[string]string
 	EnrolledAt  time.Time
 	EnrolledSeq uint64 // 0: not enrolled, only heard of
+	GoneSeq     uint64 // of its decommissioning, 0 if it was not or is back
 	EventSeq    uint64 // last event on the node's own subject
+	// PublicKey is the key that it joined with last, FormerKeys the ones before
+	// that; none of those is let in.
+	PublicKey  string
+	FormerKeys []string
+	MachineID  string
+	Revoked    bool // its key is not let in either
+	// Invites are the tokens issued for its name, the newest last; at most
+	// [maxInvites] are kept.
+	Invites []Invite
+	Rollout string // newest rollout whose cohort it is in
 
 	Declaration *Declaration // newest, nil before the first
 	Previous    *Declaration // the one before it
@@ -24,17 +35,30 @@ type Node struct {
 	Runs []Run
 	// Heard is the last heartbeat, nil before the first.
 	Heard *Heard
+	// Hearing are the spans of time in which it was heard without a gap, oldest
+	// first; the last one goes on. At most [maxHearing] are kept.
+	Hearing []Span
 
 	Confirmed     *FactOf[events.NodeConfirmed]
 	RolledBack    *FactOf[events.NodeRolledBack]
 	Refused       *FactOf[events.NodeRefused]
 	FailedToApply *FactOf[events.NodeFailedToApply]
 	Rejected      *FactOf[events.NodeReportRejected]
+	JoinRefused   *FactOf[events.NodeJoinRefused]
 	reportIDs     []string
 
 	// Malformed counts heartbeats that did not read.
 	Malformed       int
 	MalformedReason string
+}
+
+// Invite is a token with which a machine may join under the node's name.
+type Invite struct {
+	ID        string
+	Labels    map[string]string
+	Expires   time.Time
+	PublicKey string // opens the joining door only
+	Used      bool
 }
 
 // Declaration is a declaration with its place in the log.
@@ -78,7 +102,13 @@ type Mark struct {
 	At       time.Time
 }
 
+// Gap is how much listening time without a heartbeat ends a span of hearing. It
+// is longer than a restart of the machine.
+const Gap = 5 * time.Minute
+
 const (
+	maxHearing   = 16
+	maxInvites   = 16
 	maxRuns      = 16
 	maxMarks     = 4
 	maxReportIDs = 16
@@ -151,7 +181,27 @@ func (n *Node) fact(rec events.Record, fact events.Fact) {
 	at := rec.Event.Time
 	switch f := fact.(type) {
 	case *events.NodeEnrolled:
-		n.EnrolledSeq, n.EnrolledAt, n.Labels = rec.Seq, at, f.Labels
+		n.EnrolledSeq, n.EnrolledAt, n.Labels, n.GoneSeq = rec.Seq, at, f.Labels, 0
+		if n.PublicKey != "" && n.PublicKey != f.PublicKey {
+			n.FormerKeys = append(n.FormerKeys, n.PublicKey)
+		}
+		n.PublicKey, n.MachineID, n.Revoked = f.PublicKey, f.MachineID, false
+		for i := range n.Invites {
+			if n.Invites[i].ID == f.Invite {
+				n.Invites[i].Used = true
+			}
+		}
+	case *events.NodeInvited:
+		n.Invites = append(n.Invites, Invite{ID: f.Invite, Labels: f.Labels, Expires: f.Expires, PublicKey: f.PublicKey})
+		if len(n.Invites) > maxInvites {
+			n.Invites = slices.Clone(n.Invites[1:])
+		}
+	case *events.NodeJoinRefused:
+		n.JoinRefused = &FactOf[events.NodeJoinRefused]{rec.Seq, at, *f}
+	case *events.NodeRevoked:
+		n.Revoked = true
+	case *events.NodeDecommissioned:
+		n.EnrolledSeq, n.GoneSeq, n.Revoked = 0, rec.Seq, true
 	case *events.NodeConfirmed:
 		n.Confirmed = &FactOf[events.NodeConfirmed]{rec.Seq, at, *f}
 		n.reported(f.ReportID)
@@ -176,28 +226,64 @@ func (n *Node) reported(id string) {
 	}
 }
 
-func (n *Node) heard(msg events.Message, hb events.Heartbeat) {
-	n.Heard = &Heard{Seq: msg.Seq, At: msg.Stored, Heartbeat: hb}
+func (n *Node) heard(seq uint64, at time.Time, hb events.Heartbeat, l *Listening) {
+	n.heardFrom(at, l)
+	n.Heard = &Heard{Seq: seq, At: at, Heartbeat: hb}
 	if len(n.Runs) == 0 || n.Runs[len(n.Runs)-1].StartID != hb.StartID {
-		n.Runs = append(n.Runs, Run{StartID: hb.StartID, Version: hb.Version, FirstSeq: msg.Seq, First: msg.Stored})
+		n.Runs = append(n.Runs, Run{StartID: hb.StartID, Version: hb.Version, FirstSeq: seq, First: at})
 		if len(n.Runs) > maxRuns {
 			n.Runs = slices.Clone(n.Runs[1:])
 		}
 	}
 	run := &n.Runs[len(n.Runs)-1]
-	run.LastSeq, run.Last = msg.Seq, msg.Stored
+	run.LastSeq, run.Last = seq, at
 	if run.Version != hb.Version {
 		// One process start runs one version; a node that says otherwise is
 		// taken at its newest word, and starts anew.
-		run.Version, run.FirstSeq, run.First, run.Applied = hb.Version, msg.Seq, msg.Stored, nil
+		run.Version, run.FirstSeq, run.First, run.Applied = hb.Version, seq, at, nil
 	}
 	if !hb.Confirmed() {
 		return
 	}
 	if k := len(run.Applied); k == 0 || run.Applied[k-1].Revision < hb.Revision {
-		run.Applied = append(run.Applied, Mark{Revision: hb.Revision, Seq: msg.Seq, At: msg.Stored})
+		run.Applied = append(run.Applied, Mark{Revision: hb.Revision, Seq: seq, At: at})
 		if len(run.Applied) > maxMarks {
 			run.Applied = slices.Clone(run.Applied[1:])
 		}
 	}
+}
+
+// heardFrom keeps the spans of hearing.
+func (n *Node) heardFrom(at time.Time, l *Listening) {
+	if k := len(n.Hearing); k > 0 {
+		last := &n.Hearing[k-1]
+		if at.Sub(last.To) <= Gap || l.Within(last.To, at) <= Gap {
+			last.To = at
+			return
+		}
+	}
+	n.Hearing = append(n.Hearing, Span{at, at})
+	if len(n.Hearing) > maxHearing {
+		n.Hearing = slices.Clone(n.Hearing[1:])
+	}
+}
+
+// HeardSince is since when the node has been heard without a gap, zero if it
+// was never heard.
+func (n *Node) HeardSince() time.Time {
+	if k := len(n.Hearing); k > 0 {
+		return n.Hearing[k-1].From
+	}
+	return time.Time{}
+}
+
+// PresentAt says whether the node was heard lately as of a moment: no more than
+// presence of listening time before it.
+func (n *Node) PresentAt(t time.Time, presence time.Duration, l *Listening) bool {
+	for i := len(n.Hearing) - 1; i >= 0; i-- {
+		if s := n.Hearing[i]; !s.From.After(t) {
+			return !s.To.Before(t) || l.Within(s.To, t) <= presence
+		}
+	}
+	return false
 }

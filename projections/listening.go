@@ -59,6 +59,47 @@ func (l Listening) Since(t time.Time) time.Duration {
 	return sum
 }
 
+// Within is how long the mesh listened between two moments.
+func (l Listening) Within(from, to time.Time) time.Duration {
+	var sum time.Duration
+	for i := len(l.Spans) - 1; i >= 0 && l.Spans[i].To.After(from); i-- {
+		a, b := l.Spans[i].From, l.Spans[i].To
+		if a.Before(from) {
+			a = from
+		}
+		if b.After(to) {
+			b = to
+		}
+		if b.After(a) {
+			sum += b.Sub(a)
+		}
+	}
+	return sum
+}
+
+// AgoFrom is the moment from which on the mesh had listened for d at a given
+// one, or its first.
+func (l Listening) AgoFrom(to time.Time, d time.Duration) time.Time {
+	for i := len(l.Spans) - 1; i >= 0; i-- {
+		s := l.Spans[i]
+		if s.To.After(to) {
+			s.To = to
+		}
+		if !s.To.After(s.From) {
+			continue
+		}
+		if length := s.To.Sub(s.From); length < d {
+			d -= length
+			continue
+		}
+		return s.To.Add(-d)
+	}
+	if len(l.Spans) > 0 {
+		return l.Spans[0].From
+	}
+	return time.Time{}
+}
+
 // Last is the newest span: since when the mesh has listened without a gap, and
 // up to when what it heard was read. A reader that lags sees an earlier end.
 func (l Listening) Last() Span {

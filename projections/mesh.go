@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"noxmesh/events"
 )
@@ -16,9 +17,14 @@ type Mesh struct {
 	EventSeq     uint64
 	HeartbeatSeq uint64
 
-	Nodes     map[string]*Node
-	Rollouts  map[string]*Rollout
-	Releases  map[string]*Release // by release key
+	Nodes    map[string]*Node
+	Rollouts map[string]*Rollout
+	Releases map[string]*Release // by release key
+	Users    map[string]*User
+	// Keys are the signing keys by role, each signed by the one before it; the
+	// last one signs. KeySeq is the last event on each role's subject.
+	Keys      map[string][]events.Rotation
+	KeySeq    map[string]uint64
 	Listening Listening
 	// ReportSeq is the highest sequence of REPORTS that became an event.
 	ReportSeq uint64
@@ -37,7 +43,27 @@ func NewMesh() *Mesh {
 		Rollouts: map[string]*Rollout{},
 		Releases: map[string]*Release{},
 		Commands: map[string]string{},
+		Users:    map[string]*User{},
+		Keys:     map[string][]events.Rotation{},
+		KeySeq:   map[string]uint64{},
 	}
+}
+
+// User is a person or a tool that was given a credential.
+type User struct {
+	Role      string
+	PublicKey string   // of the newest credential
+	Former    []string // keys of credentials before it
+	Revoked   bool
+	LastSeq   uint64 // last event on the user's subject
+}
+
+func (m *Mesh) formerKeys(user string) []string {
+	u := m.Users[user]
+	if u == nil {
+		return nil
+	}
+	return append(slices.Clone(u.Former), u.PublicKey)
 }
 
 // ErrGap means that events are missing between two that were read.
@@ -64,12 +90,38 @@ func (m *Mesh) ApplyEvent(rec events.Record) error {
 	m.command(rec.Event)
 	switch f := fact.(type) {
 	case *events.ReleaseAdded:
-		m.Releases[rec.Event.Subject] = &Release{Release: f.Release, Added: rec.Event.Time, Seq: rec.Seq}
-	case *events.Declared:
-		m.node(rec.Event.Subject).declared(rec, *f)
-		if r := m.Rollouts[f.Because.Rollout]; r != nil {
-			r.declared(*f)
+		m.Releases[rec.Event.Subject] = &Release{Release: f.Release, Added: rec.Event.Time, Seq: rec.Seq, LastSeq: rec.Seq}
+	case *events.ReleaseHeld:
+		if r := m.Releases[rec.Event.Subject]; r != nil {
+			r.Held, r.LastSeq = &FactOf[events.ReleaseHeld]{rec.Seq, rec.Event.Time, *f}, rec.Seq
 		}
+	case *events.ReleaseHoldLifted:
+		if r := m.Releases[rec.Event.Subject]; r != nil {
+			r.Held, r.LiftedSeq, r.LastSeq = nil, rec.Seq, rec.Seq
+		}
+	case *events.Declared:
+		n := m.node(rec.Event.Subject)
+		before := n.Declaration
+		n.declared(rec, *f)
+		if r := m.Rollouts[f.Because.Rollout]; r != nil {
+			r.declared(*f, before, rec.Seq)
+		}
+	case *events.NodeDecommissioned:
+		m.node(rec.Event.Subject).fact(rec, f)
+		for _, r := range m.Rollouts {
+			r.decommissioned(rec.Event.Subject, rec.Seq)
+		}
+	case *events.UserAdded:
+		m.Users[rec.Event.Subject] = &User{Role: f.Role, PublicKey: f.PublicKey, Former: m.formerKeys(rec.Event.Subject), LastSeq: rec.Seq}
+	case *events.UserRevoked:
+		if u := m.Users[rec.Event.Subject]; u != nil {
+			u.Revoked, u.LastSeq = true, rec.Seq
+		}
+	case *events.KeyTrusted:
+		m.Keys[f.Role] = append(m.Keys[f.Role], f.Rotation)
+		m.KeySeq[f.Role] = rec.Seq
+	case *events.NodeInvited, *events.NodeJoinRefused, *events.NodeRevoked:
+		m.node(rec.Event.Subject).fact(rec, fact)
 	case *events.NodeEnrolled, *events.NodeConfirmed, *events.NodeRolledBack,
 		*events.NodeRefused, *events.NodeFailedToApply, *events.NodeReportRejected:
 		m.node(rec.Event.Subject).fact(rec, fact)
@@ -80,9 +132,25 @@ func (m *Mesh) ApplyEvent(rec events.Record) error {
 		if m.Rollouts[rec.Event.Subject] == nil {
 			m.Rollouts[rec.Event.Subject] = &Rollout{ID: rec.Event.Subject}
 		}
-		m.Rollouts[rec.Event.Subject].apply(rec, fact)
+		r := m.Rollouts[rec.Event.Subject]
+		r.apply(rec, fact)
+		if f, ok := fact.(*events.RolloutStarted); ok {
+			m.claim(r, f.Cohort)
+		}
 	}
 	return nil
+}
+
+// claim makes a rollout the newest of its nodes.
+func (m *Mesh) claim(r *Rollout, cohort []string) {
+	for _, id := range cohort {
+		n := m.node(id)
+		if old := m.Rollouts[n.Rollout]; old != nil {
+			old.Claims--
+		}
+		n.Rollout = r.ID
+		r.Claims++
+	}
 }
 
 // ApplyHeartbeat folds one message of HEARTBEATS: a node's heartbeat or the
@@ -110,7 +178,24 @@ func (m *Mesh) ApplyHeartbeat(msg events.Message) {
 		n.MalformedReason = events.Printable(err.Error(), 200)
 		return
 	}
-	n.heard(msg, hb)
+	n.heard(msg.Seq, msg.Stored, hb, &m.Listening)
+}
+
+// Heard folds a heartbeat that is decoded already; a simulation has no use for
+// the bytes. Everything else goes through [Mesh.ApplyHeartbeat].
+func (m *Mesh) Heard(node string, seq uint64, at time.Time, hb events.Heartbeat) {
+	if seq > m.HeartbeatSeq {
+		m.HeartbeatSeq = seq
+		m.node(node).heard(seq, at, hb, &m.Listening)
+	}
+}
+
+// Pulse folds a pulse that is decoded already, as [Mesh.Heard].
+func (m *Mesh) Pulse(seq uint64, at, since time.Time) {
+	if seq > m.HeartbeatSeq {
+		m.HeartbeatSeq = seq
+		m.Listening.Pulse(since, at)
+	}
 }
 
 // maxCommands bounds how far back a repeated command is recognised.

@@ -39,7 +39,7 @@ func TestRecordedLogsFold(t *testing.T) {
 			}
 			var out []string
 			for _, r := range m.InOrder() {
-				out = append(out, fmt.Sprintf("%s %s %s, %d batches, %d exposed", r.ID, r.Plan.Version, r.State, len(r.Batches), len(r.Exposed())))
+				out = append(out, fmt.Sprintf("%s %s %s, %d batches, %d exposed", r.ID, r.Plan.Version, r.State, len(r.Batches), r.Exposed()))
 			}
 			want := []string{"r1 1.1.0 completed, 2 batches, 3 exposed", "r2 1.2.0 halted, 1 batches, 2 exposed"}
 			if fmt.Sprint(out) != fmt.Sprint(want) {

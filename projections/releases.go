@@ -12,6 +12,20 @@ type Release struct {
 	events.Release
 	Added time.Time
 	Seq   uint64
+	// Held is set while the release is held: nobody is declared it.
+	Held      *FactOf[events.ReleaseHeld]
+	LiftedSeq uint64 // of the event that lifted the last hold, 0 if none
+	LastSeq   uint64 // last event on the release's subject
+}
+
+// HeldOf gives the first of some releases that is held, or nil.
+func (m *Mesh) HeldOf(releases []events.Release) *Release {
+	for _, rel := range releases {
+		if r := m.Releases[rel.Key()]; r != nil && r.Held != nil {
+			return r
+		}
+	}
+	return nil
 }
 
 // ReleasesOf gives the releases of one version, by architecture.

@@ -19,6 +19,9 @@ type NodeView struct {
 	KnownGood string     `json:"known_good,omitempty"`
 	Applied   uint64     `json:"applied_revision"`
 	LastHeard *time.Time `json:"last_heard,omitempty"`
+	// HeardSince is since when it has been heard without a gap, as far back as
+	// heartbeats are kept.
+	HeardSince *time.Time `json:"heard_since,omitempty"`
 	// Retained: the package of known-good is on the node, so it could roll back.
 	Retained bool `json:"retained"`
 	// NoWayBack says why the node could not roll back today, empty if it could.
@@ -45,7 +48,8 @@ func (n *Node) View() NodeView {
 	if h := n.Heard; h != nil {
 		v.Running, v.KnownGood, v.Applied, v.Retained = h.Version, h.KnownGood, h.Revision, h.Retained
 		v.Architecture, v.Problems = h.Architecture, h.Problems
-		v.LastHeard = &h.At
+		since := n.HeardSince()
+		v.LastHeard, v.HeardSince = &h.At, &since
 		switch {
 		case !h.Retained:
 			v.NoWayBack = "no package of " + h.KnownGood + " retained"
@@ -120,6 +124,8 @@ type ReleaseView struct {
 	Confirmed  int       `json:"confirmed"`   // nodes that run it, confirmed
 	RolledBack int       `json:"rolled_back"` // nodes whose last rollback was from it
 	Silent     int       `json:"silent"`      // declared, and not heard since
+	// Held says why nobody is declared the release, empty if it is not held.
+	Held string `json:"held,omitempty"`
 }
 
 // ReleaseViews gives all releases, the one added last first.
@@ -128,9 +134,12 @@ func (m *Mesh) ReleaseViews() []ReleaseView {
 	seq := map[string]uint64{}
 	for _, r := range m.Releases {
 		v := ReleaseView{Release: r.Release, Added: r.Added}
+		if r.Held != nil {
+			v.Held = r.Held.Fact.Reason
+		}
 		seq[r.Key()] = r.Seq
 		for _, n := range m.Nodes {
-			if n.Heard == nil || n.Heard.Architecture != r.Architecture {
+			if n.EnrolledSeq == 0 || n.Heard == nil || n.Heard.Architecture != r.Architecture {
 				continue
 			}
 			if n.DeclaredVersion() == r.Version {

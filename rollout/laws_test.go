@@ -1,7 +1,7 @@
 package rollout_test
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -11,194 +11,113 @@ import (
 	"noxmesh/events"
 	"noxmesh/projections"
 	"noxmesh/rollout"
+	"noxmesh/rollout/simulate"
 )
 
-// laws checks the invariants of the package's doc after each event, from the
-// records alone.
-type laws struct {
-	t        *rapid.T
-	rollouts map[string]*law
-	declared map[string]bool // rollout/batch/node
-}
-
-type law struct {
-	running  bool
-	open     map[string]bool // nodes of the open batch
-	exposed  map[string]bool
-	passed   bool // the last batch passed, or there is none
-	batches  int
-	firstLen int
-}
-
-func (l *laws) check(rec events.Record) {
-	fact, err := rec.Event.Fact()
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	r := l.rollouts[rec.Event.Subject]
-	switch f := fact.(type) {
-	case *events.RolloutStarted:
-		l.rollouts[rec.Event.Subject] = &law{running: true, passed: true, exposed: map[string]bool{}}
-	case *events.BatchOpened:
-		if !r.running || !r.passed {
-			l.t.Fatalf("event %d opens batch %d though running=%v passed=%v", rec.Seq, f.Batch, r.running, r.passed)
-		}
-		r.passed, r.open, r.batches = false, map[string]bool{}, r.batches+1
-		for _, n := range f.Nodes {
-			if r.exposed[n] {
-				l.t.Fatalf("event %d opens batch %d with %s, which was exposed before", rec.Seq, f.Batch, n)
-			}
-			r.open[n], r.exposed[n] = true, true
-		}
-		if r.batches == 1 {
-			r.firstLen = len(f.Nodes)
-		}
-	case *events.BatchPassed:
-		if !r.running || r.passed || len(f.Passed)+len(f.Failures) != len(r.open) {
-			l.t.Fatalf("event %d passes batch %d of %d nodes with %d judged", rec.Seq, f.Batch, len(r.open), len(f.Passed)+len(f.Failures))
-		}
-		r.passed = true
-	case *events.RolloutHalted:
-		if !r.running {
-			l.t.Fatalf("event %d halts a rollout that does not run", rec.Seq)
-		}
-		r.running = false
-	case *events.RolloutCompleted:
-		if !r.running || !r.passed {
-			l.t.Fatalf("event %d completes a rollout with an open batch", rec.Seq)
-		}
-		r.running = false
-	case *events.Declared:
-		if f.Because.Kind != events.CauseBatch {
-			return
-		}
-		r := l.rollouts[f.Because.Rollout]
-		key := fmt.Sprint(f.Because, f.Node)
-		switch {
-		case l.declared[key]:
-			l.t.Fatalf("event %d declares %s twice", rec.Seq, key)
-		case !r.running:
-			l.t.Fatalf("event %d declares %s after the rollout ended", rec.Seq, f.Node)
-		case r.passed || !r.open[f.Node]:
-			l.t.Fatalf("event %d declares %s, which is not in the open batch", rec.Seq, f.Node)
-		}
-		l.declared[key] = true
-	}
-}
-
-// second is another server: it reads the same streams late, and decides.
-type second struct {
-	mesh  *projections.Mesh
-	queue []func(*projections.Mesh)
-	due   []time.Time
-}
-
-func (s *second) catchUp(now time.Time) {
-	for len(s.queue) > 0 && !s.due[0].After(now) {
-		s.queue[0](s.mesh)
-		s.queue, s.due = s.queue[1:], s.due[1:]
-	}
-}
-
 // TestLaws runs rollouts over nodes that behave at random, with a second server
-// that lags, servers that stop and start, and links that go.
+// that lags, servers that stop and start, links that go, and an operator who
+// does what comes to mind. [simulate.Laws] says what must hold. What rapid
+// finds it also shortens; package simulate plays larger worlds.
 func TestLaws(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := newWorld()
-		w.quiet = true
-		l := &laws{t: t, rollouts: map[string]*law{}, declared: map[string]bool{}}
-		other := &second{mesh: projections.NewMesh()}
-		lag := time.Duration(rapid.IntRange(0, 40).Draw(t, "lag")) * time.Second
-		w.onEvent = func(rec events.Record) {
-			l.check(rec)
-			other.queue = append(other.queue, func(m *projections.Mesh) { _ = m.ApplyEvent(rec) })
-			other.due = append(other.due, w.now.Add(lag))
-		}
-		w.onBeat = func(msg events.Message) {
-			other.queue = append(other.queue, func(m *projections.Mesh) { m.ApplyHeartbeat(msg) })
-			other.due = append(other.due, w.now.Add(lag))
+		cfg := simulate.Story()
+		cfg.Seed = rapid.Uint64().Draw(t, "world")
+		cfg.Stop = rapid.SampledFrom([]float64{0, 0, 0.03, 0.2}).Draw(t, "stop")
+		cfg.Lose = rapid.SampledFrom([]float64{0, 0, 0.3}).Draw(t, "lose")
+		cfg.Repeat = cfg.Lose
+		w := simulate.NewWorld(cfg)
+		w.OnEvent = func(rec events.Record, fact events.Fact) { t.Log(simulate.TraceLine(rec, fact)) }
+		if lag := rapid.IntRange(0, 40).Draw(t, "lag"); lag > 0 {
+			w.AddServer(time.Duration(lag) * time.Second)
 		}
 		nodes := rapid.IntRange(1, 9).Draw(t, "nodes")
-		modes := rapid.SampledFrom([]string{"upgrade", "upgrade", "upgrade", "crash", "stuck", "loop", "die", "refuse"})
+		behaviours := rapid.SampledFrom([]simulate.Behaviour{simulate.Upgrade, simulate.Upgrade, simulate.Upgrade,
+			simulate.Crash, simulate.Stuck, simulate.Loop, simulate.Perish, simulate.Refuse})
 		allCrash := rapid.Bool().Draw(t, "all crash")
 		for i := range nodes {
-			id := fmt.Sprintf("n%d", i)
-			w.enroll(id, "1.0.0", nil)
-			w.nodes[id].mode = modes.Draw(t, id)
+			n := w.AddNode(fmt.Sprintf("n%d", i), "1.0.0", nil)
+			n.SetBehaviour(behaviours.Draw(t, n.ID))
 			if allCrash {
-				w.nodes[id].mode = "crash"
+				n.SetBehaviour(simulate.Crash)
 			}
 		}
-		w.release("1.1.0")
-		w.advance(20 * time.Second)
+		w.AddRelease("1.1.0", "amd64")
+		w.Advance(20 * time.Second)
 		policy := rollout.DefaultPolicy()
 		policy.Batches = rapid.SampledFrom([][]string{{"2", "25%", "100%"}, {"1", "100%"}, {"100%"}, {"50%", "100%"}}).Draw(t, "batches")
 		policy.Window = events.Duration(2 * time.Minute)
+		policy.Tolerate = rapid.SampledFrom([]string{"", "", events.TolerateAuto, "40%"}).Draw(t, "tolerate")
 		policy.MaxFailed = rapid.IntRange(0, 2).Draw(t, "max failed")
-		id, err := w.start(rollout.Request{Version: "1.1.0", Policy: policy, Seed: rapid.Uint64().Draw(t, "seed")})
+		id, err := w.Start(rollout.Request{Version: "1.1.0", Policy: policy, Seed: rapid.Uint64().Draw(t, "seed")})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for step := 0; step < 40 && w.mesh.Rollouts[id].State == projections.Running; step++ {
-			switch rapid.IntRange(0, 9).Draw(t, "what") {
-			case 0: // the mesh is down for a while; the second server too
-				w.deaf = true
-				w.advance(time.Duration(rapid.IntRange(1, 600).Draw(t, "down")) * time.Second)
-				w.deaf, w.since = false, w.now
+		for range rapid.IntRange(1, 40).Draw(t, "steps") {
+			name := rapid.SampledFrom(w.Nodes()).Draw(t, "node")
+			switch rapid.IntRange(0, 12).Draw(t, "what") {
+			case 0: // the mesh is down for a while
+				w.SetDeaf(true)
+				w.Advance(time.Duration(rapid.IntRange(1, 600).Draw(t, "down")) * time.Second)
+				w.SetDeaf(false)
 			case 1: // this server starts again: its state is a fold of the log
-				w.refold(t)
-			case 2:
-				n := w.nodes[rapid.SampledFrom(w.ids()).Draw(t, "node")]
-				n.away = !n.away
-			case 3: // the second server decides on what it knows
-				other.catchUp(w.now)
-				for _, p := range rollout.Decide(other.mesh, id, w.now).Events {
-					_ = w.carryOut(p) // a conflict is what may happen
+				if err := w.Refold(); err != nil {
+					t.Fatal(err)
 				}
+			case 2:
+				w.Node(name).SetAway(!w.Node(name).Away())
+			case 3:
+				w.Node(name).RollBack()
+			case 4:
+				if rapid.IntRange(0, 3).Draw(t, "scrap") == 0 {
+					w.Decommission(name)
+				}
+			case 5:
+				w.Hold("1.1.0", "by hand")
+			case 6:
+				w.Lift("1.1.0", "")
+			case 7:
+				command(t, w, id)
 			}
-			w.advance(time.Duration(rapid.IntRange(1, 30).Draw(t, "span")) * time.Second)
-			s := rollout.StatusOf(w.mesh, id, w.now)
-			sum := 0
-			for _, k := range s.Counts {
-				sum += k
-			}
-			if sum != nodes || len(s.Nodes) != nodes {
-				t.Fatalf("counts %v do not add up to %d", s.Counts, nodes)
+			w.Advance(time.Duration(rapid.IntRange(1, 60).Draw(t, "span")) * time.Second)
+			if err := w.Err(); err != nil {
+				t.Fatal(err)
 			}
 		}
-		if r := l.rollouts[id]; allCrash && len(r.exposed) > r.firstLen {
-			t.Fatalf("a release that never starts exposed %d nodes, %d were canaries", len(r.exposed), r.firstLen)
+		w.Advance(4 * time.Minute) // every server is back by then
+		if err := errors.Join(w.Err(), w.Settled()); err != nil {
+			t.Fatal(err)
+		}
+		s := rollout.StatusOf(w.Mesh(), id, w.Now())
+		if len(s.Nodes) != nodes {
+			t.Fatalf("the status has %d nodes, want %d", len(s.Nodes), nodes)
 		}
 	})
 }
 
-// refold replaces the state by a fold of what was stored, and checks that it is
-// the same: nothing that matters lives outside of the log.
-func (w *world) refold(t *rapid.T) {
-	fresh := projections.NewMesh()
-	for _, rec := range w.records {
-		if err := fresh.ApplyEvent(rec); err != nil {
-			t.Fatal(err)
+// command is an operator's, if it makes sense.
+func command(t *rapid.T, w *simulate.World, id string) {
+	m := w.Mesh()
+	r := m.Rollouts[id]
+	var fact events.Fact
+	var err error
+	switch rapid.IntRange(0, 9).Draw(t, "command") {
+	case 0, 1, 2:
+		fact, err = rollout.Pause(r, "")
+	case 3:
+		fact, err = rollout.Abort(m, r, "")
+	case 4:
+		fact, err = rollout.Revert(m, r, "")
+	default:
+		mode := events.ResumeMode("")
+		if r.State == projections.Halted {
+			mode = rapid.SampledFrom([]events.ResumeMode{events.ResumeRetry, events.ResumeLeaveOut}).Draw(t, "mode")
 		}
-		if err := fresh.ApplyEvent(rec); err != nil { // twice is the same as once
-			t.Fatal(err)
-		}
+		fact, err = rollout.Resume(m, r, mode, "")
 	}
-	for _, msg := range w.messages {
-		fresh.ApplyHeartbeat(msg)
-		fresh.ApplyHeartbeat(msg)
+	if errors.Is(err, rollout.ErrRefused) {
+		return
 	}
-	was, is := dump(t, w.mesh), dump(t, fresh)
-	if was != is {
-		t.Fatalf("a fold of the log is not the live state:\n%s\n%s", was, is)
-	}
-	w.mesh = fresh
-}
-
-func dump(t *rapid.T, m *projections.Mesh) string {
-	raw, err := json.Marshal(m)
-	if err != nil {
+	if err := w.Do(id, fact); err != nil && !errors.Is(err, simulate.ErrConflict) {
 		t.Fatal(err)
 	}
-	return string(raw)
 }

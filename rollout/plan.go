@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +20,7 @@ func DefaultPolicy() events.Policy {
 		Window:   events.Duration(10 * time.Minute),
 		Soak:     events.Duration(time.Minute),
 		Presence: events.Duration(2 * time.Minute),
+		Tolerate: events.TolerateAuto,
 	}
 }
 
@@ -74,26 +74,10 @@ func ParseBatches(entries []string, cohort int) ([]int, error) {
 // Request is what an operator asks for.
 type Request struct {
 	Version  string
-	Selector string // key=value pairs, comma separated; empty selects all
+	Selector string // see [ParseSelector]; empty selects all
 	Policy   events.Policy
 	Seed     uint64
 	Retry    bool // also where the version was rolled back before
-}
-
-// ParseSelector reads key=value pairs separated by commas.
-func ParseSelector(s string) (map[string]string, error) {
-	out := map[string]string{}
-	if strings.TrimSpace(s) == "" {
-		return out, nil
-	}
-	for pair := range strings.SplitSeq(s, ",") {
-		k, v, ok := strings.Cut(strings.TrimSpace(pair), "=")
-		if !ok || k == "" || v == "" {
-			return nil, refuse("selector %q is no key=value: give one like --select site=ams", pair)
-		}
-		out[k] = v
-	}
-	return out, nil
 }
 
 // Plan makes the frozen plan of a rollout, or refuses with the reason.
@@ -106,7 +90,10 @@ func Plan(m *projections.Mesh, req Request) (*events.RolloutStarted, error) {
 		}
 		return nil, refuse("no release has version %q (%s): add its package with nox-mesh release add FILE.deb", req.Version, known)
 	}
-	if err := checkPolicy(req.Policy); err != nil {
+	if h := m.HeldOf(releases); h != nil {
+		return nil, refuse("%s is held since %s: %s. Lift the hold with nox-mesh release lift %s", req.Version, h.Held.At.Format(time.RFC3339), h.Held.Fact.Reason, req.Version)
+	}
+	if err := CheckPolicy(req.Policy); err != nil {
 		return nil, err
 	}
 	selector, err := ParseSelector(req.Selector)
@@ -115,7 +102,7 @@ func Plan(m *projections.Mesh, req Request) (*events.RolloutStarted, error) {
 	}
 	cohort := selectNodes(m, selector)
 	if len(cohort) == 0 {
-		if len(selector) == 0 {
+		if selector.Empty() {
 			return nil, refuse("no node is enrolled: enrol one with nox-mesh node enroll NAME --out FILE")
 		}
 		return nil, refuse("no node matches %q: nox-mesh fleet shows the nodes and their labels", req.Selector)
@@ -137,7 +124,8 @@ func Plan(m *projections.Mesh, req Request) (*events.RolloutStarted, error) {
 	}, nil
 }
 
-func checkPolicy(p events.Policy) error {
+// CheckPolicy refuses a policy that no rollout could follow.
+func CheckPolicy(p events.Policy) error {
 	switch {
 	case p.Window <= 0:
 		return refuse("window %s is not positive: give one like --window 10m", p.Window)
@@ -148,27 +136,12 @@ func checkPolicy(p events.Policy) error {
 	case p.Soak > p.Window:
 		return refuse("soak %s is longer than the window %s: no node could pass in time", p.Soak, p.Window)
 	case p.MaxFailed < 0:
-		return refuse("max-failed %d is negative", p.MaxFailed)
+		return refuse("max-failed %d is negative: give a number of nodes, a percentage like 5%%, or auto", p.MaxFailed)
+	}
+	if _, ok := percentOf(p.Tolerate); p.Tolerate != "" && p.Tolerate != events.TolerateAuto && !ok {
+		return refuse("max-failed %q is neither a number of nodes, nor a percentage like 5%%, nor auto", p.Tolerate)
 	}
 	return nil
-}
-
-func selectNodes(m *projections.Mesh, selector map[string]string) []string {
-	var out []string
-nodes:
-	for id, n := range m.Nodes {
-		if n.EnrolledSeq == 0 {
-			continue
-		}
-		for k, v := range selector {
-			if n.Labels[k] != v {
-				continue nodes
-			}
-		}
-		out = append(out, id)
-	}
-	sort.Strings(out)
-	return out
 }
 
 // checkPackages refuses a rollout that some heard nodes could not follow: no
@@ -204,4 +177,45 @@ func most(counts map[string]int) (string, int) {
 		}
 	}
 	return best, n
+}
+
+// PlannedBatch is a batch as it would be opened now.
+type PlannedBatch struct {
+	Batch  int      `json:"batch"`
+	Target int      `json:"target"` // nodes declared in all once it is open
+	Nodes  []string `json:"nodes"`
+}
+
+// Schedule is what a plan would do if every batch passed and nobody came or
+// went meanwhile.
+type Schedule struct {
+	Batches []PlannedBatch `json:"batches"`
+	// Absent are the nodes that were not heard lately. They are declared when
+	// they are next heard.
+	Absent []string `json:"absent"`
+}
+
+// Preview says which batches would be opened now.
+func Preview(m *projections.Mesh, plan *events.RolloutStarted) Schedule {
+	r := projections.NewRollout("preview", *plan)
+	out := Schedule{Batches: []PlannedBatch{}, Absent: []string{}}
+	exposed := 0
+	for i, target := range plan.Targets {
+		nodes := choose(m, r, candidates(m, r), target-exposed, i == 0)
+		if len(nodes) == 0 {
+			break
+		}
+		exposed += len(nodes)
+		out.Batches = append(out.Batches, PlannedBatch{Batch: len(r.Batches) + 1, Target: target, Nodes: nodes})
+		r.Batches = append(r.Batches, projections.Batch{Number: len(r.Batches) + 1, Stage: i + 1, Nodes: nodes, Closed: true, Passed: true})
+		for _, id := range nodes {
+			r.Members[id].Outcome = projections.Passed
+		}
+	}
+	for _, id := range plan.Cohort {
+		if r.Members[id].Free() {
+			out.Absent = append(out.Absent, id)
+		}
+	}
+	return out
 }

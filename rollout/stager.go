@@ -87,33 +87,61 @@ func (s *Stager) step(ctx context.Context) (wrote bool, err error) {
 		}
 	})
 	var last uint64
+	var conflict error
 	for _, d := range all {
-		for _, p := range d.events {
-			if !s.unchanged(d.rollout, d.seq) {
-				break // an operator stepped in while declarations were written
-			}
-			origin := events.Origin{Source: s.Source, Actor: "stager", Cause: p.Cause}
-			e := events.New(p.Subject, p.Fact, origin, time.Now())
-			if p.ID != "" {
-				e.ID = p.ID
-			}
-			seq, err := s.Log.Append(ctx, e, p.Expected)
-			if err != nil {
-				return wrote, err
-			}
+		// One rollout whose event cannot be written does not hold up the others.
+		seq, one := s.carryOut(ctx, d.rollout, d.seq, d.events)
+		if seq > 0 {
 			wrote, last = true, max(last, seq)
-			s.Logger.Info().Str("type", e.Type).Str("subject", e.Subject).Uint64("seq", seq).Msg("decided")
+		}
+		if errors.Is(one, events.ErrConflict) {
+			conflict = one
+		} else {
+			err = errors.Join(err, one)
 		}
 	}
+	if err == nil {
+		err = conflict
+	}
 	if !wrote {
-		return false, nil
+		return false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, foldTimeout)
 	defer cancel()
-	return true, s.Runner.WaitEvent(ctx, last)
+	return true, errors.Join(err, s.Runner.WaitEvent(ctx, last))
 }
 
-func (s *Stager) unchanged(rollout string, seq uint64) (same bool) {
-	s.Runner.View(func(m *projections.Mesh) { same = m.Rollouts[rollout].Seq == seq })
+// carryOut appends what was decided in one rollout, in order. It gives the last
+// sequence it wrote.
+func (s *Stager) carryOut(ctx context.Context, rollout string, seq uint64, list []Pending) (last uint64, err error) {
+	for _, p := range list {
+		if !s.unchanged(rollout, seq, p) {
+			break // an operator stepped in while declarations were written
+		}
+		origin := events.Origin{Source: s.Source, Actor: "stager", Cause: p.Cause}
+		e := events.New(p.Subject, p.Fact, origin, time.Now())
+		if p.ID != "" {
+			e.ID = p.ID
+		}
+		written, err := s.Log.Append(ctx, e, p.Expected)
+		if err != nil {
+			return last, err
+		}
+		last = written
+		s.Logger.Info().Str("type", e.Type).Str("subject", e.Subject).Uint64("seq", written).Msg("decided")
+	}
+	return last, nil
+}
+
+// unchanged says whether what was decided still is what the log asks for: the
+// rollout is as it was, and nobody has held the release meanwhile.
+func (s *Stager) unchanged(rollout string, seq uint64, p Pending) (same bool) {
+	s.Runner.View(func(m *projections.Mesh) {
+		r := m.Rollouts[rollout]
+		same = r.Seq == seq
+		if d, ok := p.Fact.(*events.Declared); ok && d.Because.Kind == events.CauseBatch && m.HeldOf(r.Plan.Releases) != nil {
+			same = false
+		}
+	})
 	return same
 }

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"fmt"
 	"sort"
 	"time"
 
@@ -8,24 +9,13 @@ import (
 	"noxmesh/projections"
 )
 
-// Outcome is what became of one node of the cohort so far.
-type Outcome string
-
-const (
-	Undeclared Outcome = "undeclared" // never heard of the release
-	Waiting    Outcome = "waiting"    // declared, not judged yet
-	Passed     Outcome = "passed"
-	Recalled   Outcome = "recalled" // got its previous declaration back
-)
-
-// NodeStatus is one node's line in a rollout's status. A failed node's outcome
-// is its [events.FailureKind].
+// NodeStatus is one node's line in a rollout's status.
 type NodeStatus struct {
-	Node     string          `json:"node"`
-	Batch    int             `json:"batch,omitempty"`
-	Outcome  Outcome         `json:"outcome"`
-	Detail   string          `json:"detail,omitempty"`
-	Evidence events.Evidence `json:"evidence,omitzero"`
+	Node     string              `json:"node"`
+	Batch    int                 `json:"batch,omitempty"`
+	Outcome  projections.Outcome `json:"outcome"`
+	Detail   string              `json:"detail,omitempty"`
+	Evidence events.Evidence     `json:"evidence,omitzero"`
 }
 
 // Status is a rollout as a person or a tool sees it. Its counts add up to the
@@ -39,16 +29,31 @@ type Status struct {
 	Ended     *time.Time        `json:"ended,omitempty"`
 	Reason    string            `json:"reason,omitempty"`
 	Diagnosis events.Diagnosis  `json:"diagnosis,omitempty"`
-	Cohort    int               `json:"cohort"`
-	Batch     int               `json:"batch"`   // opened so far
-	Batches   int               `json:"batches"` // planned
-	Declared  int               `json:"declared"`
-	Counts    map[Outcome]int   `json:"counts"`
-	Waiting   []string          `json:"waiting,omitempty"`
-	Nodes     []NodeStatus      `json:"nodes"`
-	Policy    events.Policy     `json:"policy"`
-	Selector  string            `json:"selector,omitempty"`
-	Listened  events.Duration   `json:"listened"` // since the open batch opened
+	// Paused says by whom or what a paused rollout is paused.
+	Paused *events.RolloutPaused `json:"paused,omitempty"`
+	// Held says why the release is held, empty if it is not.
+	Held     string                      `json:"held,omitempty"`
+	Cohort   int                         `json:"cohort"`
+	Batch    int                         `json:"batch"`   // opened so far, without the tail's
+	Batches  int                         `json:"batches"` // planned
+	Stage    int                         `json:"stage"`   // which of the planned batches is at work or was last
+	Declared int                         `json:"declared"`
+	Counts   map[projections.Outcome]int `json:"counts"`
+	// Spared are the nodes that never heard of the release, or were taken back
+	// before they applied it.
+	Spared int `json:"spared"`
+	// Common is what the failed have in common, Control what became of the
+	// nodes that were told nothing.
+	Common  []events.Trait `json:"common,omitempty"`
+	Control events.Control `json:"control,omitzero"`
+	Waiting []string       `json:"waiting,omitempty"`
+	// Next are the commands that make sense now.
+	Next     []string        `json:"next,omitempty"`
+	Nodes    []NodeStatus    `json:"nodes"`
+	Policy   events.Policy   `json:"policy"`
+	Seed     uint64          `json:"seed"`
+	Selector string          `json:"selector,omitempty"`
+	Listened events.Duration `json:"listened"` // since the open batch opened
 	// EventSeq and HeartbeatSeq are what the status reflects.
 	EventSeq     uint64 `json:"event_seq"`
 	HeartbeatSeq uint64 `json:"heartbeat_seq"`
@@ -62,89 +67,109 @@ func StatusOf(m *projections.Mesh, id string, now time.Time) *Status {
 	}
 	s := &Status{
 		ID: r.ID, Version: r.Plan.Version, State: r.State, Started: r.Started, Actor: r.Actor,
-		Cohort: len(r.Plan.Cohort), Batch: len(r.Batches), Batches: len(r.Plan.Targets),
-		Counts: map[Outcome]int{}, Policy: r.Plan.Policy, Selector: r.Plan.Selector,
+		Cohort: len(r.Plan.Cohort), Batches: len(r.Plan.Targets), Paused: r.Pause,
+		Counts: r.Counts(), Spared: free(r), Policy: r.Plan.Policy, Seed: r.Plan.Seed, Selector: r.Plan.Selector,
 		EventSeq: m.EventSeq, HeartbeatSeq: m.HeartbeatSeq,
 	}
 	if !r.Ended.IsZero() {
 		s.Ended = &r.Ended
 	}
-	switch {
-	case r.Abort != nil && r.Abort.Reason != "":
-		s.Reason = r.Abort.Reason
-	case r.Halt != nil:
-		s.Reason = r.Halt.Reason
+	if held := m.HeldOf(r.Plan.Releases); held != nil {
+		s.Held = held.Held.Fact.Reason
 	}
-	if r.Halt != nil {
-		s.Diagnosis = r.Halt.Diagnosis
+	s.Reason = reasonOf(r)
+	if r.Halt != nil && r.Resume == nil {
+		s.Diagnosis, s.Control = r.Halt.Diagnosis, r.Halt.Control
+		s.Common = Traits(m, r, r.Halt.Failures)
 	}
-	if b := r.OpenBatch(); b != nil {
-		s.Listened = events.Duration(m.Listening.Since(b.Opened))
-	}
-	if d := Decide(m, id, now); r.State == projections.Running {
-		s.Waiting = d.Waiting
-	}
-	seen := map[string]bool{}
-	for i := range r.Batches {
-		b := &r.Batches[i]
-		s.Declared += len(b.Declared)
-		for _, ns := range batchStatus(m, r, b, now) {
-			seen[ns.Node] = true
-			s.Nodes = append(s.Nodes, ns)
+	for _, b := range r.Batches {
+		if !b.Tail {
+			s.Batch++
+			s.Stage = b.Stage
 		}
+	}
+	var j *judge
+	b := r.OpenBatch()
+	if b != nil {
+		j = newJudge(m, r, b, now, true)
+		s.Listened = events.Duration(j.listened)
+	}
+	if r.State == projections.Running || r.State == projections.Paused {
+		s.Waiting = Explain(m, id, now).Waiting
 	}
 	for _, id := range r.Plan.Cohort {
-		if !seen[id] {
-			s.Nodes = append(s.Nodes, NodeStatus{Node: id, Outcome: Undeclared})
+		member := r.Members[id]
+		if member.Revision > 0 {
+			s.Declared++
 		}
+		ns := NodeStatus{Node: id, Batch: member.Batch, Outcome: member.Outcome, Detail: member.Detail, Evidence: member.Evidence}
+		if b != nil && r.State.Open() && member.Batch == b.Number && member.Outcome == projections.Waiting {
+			ns.Detail = progress(j.node(id))
+		}
+		if member.Recalled && member.Outcome.Failed() {
+			ns.Detail += "; got its previous declaration back"
+		}
+		s.Nodes = append(s.Nodes, ns)
 	}
-	for _, ns := range s.Nodes {
-		s.Counts[ns.Outcome]++
-	}
+	sort.SliceStable(s.Nodes, func(i, k int) bool { return place(s.Nodes[i]) < place(s.Nodes[k]) })
+	s.Next = next(m, r)
 	return s
 }
 
-// batchStatus says what became of each node of one batch. What the log has
-// judged stands; what was still open is judged by what is known now.
-func batchStatus(m *projections.Mesh, r *projections.Rollout, b *projections.Batch, now time.Time) []NodeStatus {
-	judged := map[string]NodeStatus{}
-	failures := func(list []events.Failure) {
-		for _, f := range list {
-			judged[f.Node] = NodeStatus{Node: f.Node, Outcome: Outcome(f.Kind), Detail: f.Detail, Evidence: f.Evidence}
-		}
+// place sorts the nodes by batch, those without one last.
+func place(n NodeStatus) int {
+	if n.Batch == 0 {
+		return int(^uint(0) >> 1)
 	}
-	if b.Passed != nil {
-		for _, p := range b.Passed.Passed {
-			judged[p.Node] = NodeStatus{Node: p.Node, Outcome: Passed, Evidence: p.Evidence}
-		}
-		failures(b.Passed.Failures)
-	} else if r.Halt != nil {
-		failures(r.Halt.Failures)
-	}
-	var out []NodeStatus
-	for _, node := range b.Nodes {
-		ns, ok := judged[node]
-		if !ok {
-			ns = openStatus(m, r, b, node, now)
-		}
-		ns.Batch = b.Number
-		out = append(out, ns)
-	}
-	sort.SliceStable(out, func(i, j int) bool { return out[i].Node < out[j].Node })
-	return out
+	return n.Batch
 }
 
-func openStatus(m *projections.Mesh, r *projections.Rollout, b *projections.Batch, node string, now time.Time) NodeStatus {
-	v := Judge(m, r, b, node, now)
+func reasonOf(r *projections.Rollout) string {
 	switch {
-	case v.Failure != nil && (r.State == projections.Running || v.Failure.Kind == events.RolledBack):
-		return NodeStatus{Node: node, Outcome: Outcome(v.Failure.Kind), Detail: v.Failure.Detail, Evidence: v.Failure.Evidence}
-	case r.Recalled[node]:
-		return NodeStatus{Node: node, Outcome: Recalled, Detail: "got its previous declaration back"}
-	case v.Passed != nil:
-		return NodeStatus{Node: node, Outcome: Passed, Evidence: v.Passed.Evidence}
-	case v.Failure != nil:
-		return NodeStatus{Node: node, Outcome: Outcome(v.Failure.Kind), Detail: v.Failure.Detail, Evidence: v.Failure.Evidence}
+	case r.Revert != nil && r.Revert.Reason != "":
+		return r.Revert.Reason
+	case r.Abort != nil && r.Abort.Reason != "":
+		return r.Abort.Reason
+	case r.Pause != nil:
+		return r.Pause.Reason
+	case r.Halt != nil && r.Resume == nil:
+		return r.Halt.Reason
 	}
-	return NodeStatus{Node: node, Outcome: Waiting, Detail: v.Waiting}
+	return ""
+}
+
+// progress is how a node of an open batch stands, before the log says so.
+func progress(v Verdict) string {
+	switch {
+	case v.Passed != nil:
+		return "passed; the others of the batch are waited for"
+	case v.Failure != nil:
+		return string(v.Failure.Kind) + ": " + v.Failure.Detail
+	}
+	return v.Waiting
+}
+
+// next are the commands that make sense in a state.
+func next(m *projections.Mesh, r *projections.Rollout) []string {
+	command := func(format string, args ...any) string { return "nox-mesh " + fmt.Sprintf(format, args...) }
+	var out []string
+	held := m.HeldOf(r.Plan.Releases) != nil
+	switch r.State {
+	case projections.Paused:
+		out = append(out, command("rollout resume %s", r.ID), command("rollout abort %s", r.ID))
+	case projections.Halted:
+		out = append(out, command("log --rollout %s", r.ID))
+		if held {
+			out = append(out, command("release lift %s", r.Plan.Version))
+		} else {
+			out = append(out, command("rollout resume %s --retry", r.ID), command("rollout resume %s --leave-out", r.ID),
+				command("release hold %s --reason TEXT", r.Plan.Version))
+		}
+		out = append(out, command("rollout abort %s", r.ID), command("rollout revert %s", r.ID))
+	case projections.Completed:
+		if held {
+			out = append(out, command("release lift %s", r.Plan.Version))
+		}
+	}
+	return out
 }

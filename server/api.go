@@ -46,15 +46,23 @@ type caller struct{ actor, command string }
 
 func (a *api) commands() map[string]handle {
 	return map[string]handle{
-		cmdNodeEnroll:    command(a.enroll),
-		cmdNodeDeclare:   command(a.declare),
-		cmdReleaseAdd:    command(a.addRelease),
-		cmdReleaseList:   command(a.listReleases),
-		cmdRolloutStart:  command(a.startRollout),
-		cmdRolloutStatus: command(a.rolloutStatus),
-		cmdRolloutList:   command(a.listRollouts),
-		cmdRolloutAbort:  command(a.abortRollout),
-		cmdFleet:         command(a.fleet),
+		cmdNodeEnroll:       command(a.enroll),
+		cmdNodeDeclare:      command(a.declare),
+		cmdNodeDecommission: command(a.decommission),
+		cmdReleaseAdd:       command(a.addRelease),
+		cmdReleaseList:      command(a.listReleases),
+		cmdReleaseHold:      command(a.holdRelease),
+		cmdReleaseLift:      command(a.liftRelease),
+		cmdRolloutPlan:      command(a.planRollout),
+		cmdRolloutStart:     command(a.startRollout),
+		cmdRolloutStatus:    command(a.rolloutStatus),
+		cmdRolloutList:      command(a.listRollouts),
+		cmdRolloutPause:     command(a.pauseRollout),
+		cmdRolloutResume:    command(a.resumeRollout),
+		cmdRolloutAbort:     command(a.abortRollout),
+		cmdRolloutRevert:    command(a.revertRollout),
+		cmdRolloutBacktest:  command(a.backtest),
+		cmdFleet:            command(a.fleet),
 	}
 }
 

@@ -162,6 +162,11 @@ func (c *Client) Declare(ctx context.Context, q DeclareRequest) (DeclareReply, e
 	return ask[DeclareReply](ctx, c, requestTimeout, cmdNodeDeclare, q)
 }
 
+// Decommission takes a node out of the fleet.
+func (c *Client) Decommission(ctx context.Context, q DecommissionRequest) (DecommissionReply, error) {
+	return ask[DecommissionReply](ctx, c, requestTimeout, cmdNodeDecommission, q)
+}
+
 // AddRelease uploads a package and records it. With replace it may take the
 // place of another package of the same version.
 func (c *Client) AddRelease(ctx context.Context, path string, replace bool) (ReleaseAddReply, error) {
@@ -180,6 +185,21 @@ func (c *Client) Releases(ctx context.Context) (ReleaseList, error) {
 	return ask[ReleaseList](ctx, c, requestTimeout, cmdReleaseList, struct{}{})
 }
 
+// Hold keeps a version from being declared to anybody until the hold is lifted.
+func (c *Client) Hold(ctx context.Context, version, reason string) (HoldReply, error) {
+	return ask[HoldReply](ctx, c, requestTimeout, cmdReleaseHold, HoldRequest{Version: version, Reason: reason})
+}
+
+// Lift lifts the hold on a version.
+func (c *Client) Lift(ctx context.Context, version, reason string) (HoldReply, error) {
+	return ask[HoldReply](ctx, c, requestTimeout, cmdReleaseLift, HoldRequest{Version: version, Reason: reason})
+}
+
+// PlanRollout says what a rollout would do if it started now, and writes nothing.
+func (c *Client) PlanRollout(ctx context.Context, q StartRequest) (PlanReply, error) {
+	return ask[PlanReply](ctx, c, requestTimeout, cmdRolloutPlan, q)
+}
+
 // StartRollout starts a rollout, or says why not.
 func (c *Client) StartRollout(ctx context.Context, q StartRequest) (*rollout.Status, error) {
 	return ask[*rollout.Status](ctx, c, requestTimeout, cmdRolloutStart, q)
@@ -193,6 +213,21 @@ func (c *Client) Rollout(ctx context.Context, id string) (*rollout.Status, error
 // Rollouts lists all rollouts.
 func (c *Client) Rollouts(ctx context.Context) (RolloutList, error) {
 	return ask[RolloutList](ctx, c, requestTimeout, cmdRolloutList, struct{}{})
+}
+
+// PauseRollout stops a running rollout from opening batches.
+func (c *Client) PauseRollout(ctx context.Context, id, reason string) (*rollout.Status, error) {
+	return ask[*rollout.Status](ctx, c, requestTimeout, cmdRolloutPause, RolloutRequest{ID: id, Reason: reason})
+}
+
+// ResumeRollout lets a paused rollout go on, or a halted one in a given mode.
+func (c *Client) ResumeRollout(ctx context.Context, id string, mode events.ResumeMode, reason string) (*rollout.Status, error) {
+	return ask[*rollout.Status](ctx, c, requestTimeout, cmdRolloutResume, RolloutRequest{ID: id, Mode: mode, Reason: reason})
+}
+
+// RevertRollout ends a rollout and gives every node what it had before.
+func (c *Client) RevertRollout(ctx context.Context, id, reason string) (*rollout.Status, error) {
+	return ask[*rollout.Status](ctx, c, requestTimeout, cmdRolloutRevert, RolloutRequest{ID: id, Reason: reason})
 }
 
 // AbortRollout ends an open rollout.
@@ -220,4 +255,9 @@ func (c *Client) Fleet(ctx context.Context) (Fleet, error) {
 		}
 		after = page.Nodes[len(page.Nodes)-1].Node
 	}
+}
+
+// Backtest says what another policy would have made of a rollout.
+func (c *Client) Backtest(ctx context.Context, q BacktestRequest) (*rollout.BacktestResult, error) {
+	return ask[*rollout.BacktestResult](ctx, c, commandTimeout, cmdRolloutBacktest, q)
 }

@@ -24,11 +24,13 @@ func (a *api) enroll(ctx context.Context, by caller, q EnrollRequest) (EnrollRep
 	// Not change: each credential is an event, so a repeated command, which has
 	// no copy of the first one's answer, issues another.
 	_, err = a.append(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
-		n := m.Enrolled(q.Node)
+		n := m.Nodes[q.Node]
 		fact := &events.NodeEnrolled{Labels: q.Labels, PublicKey: key}
 		switch {
 		case n == nil:
 			return q.Node, fact, 0, nil
+		case n.EnrolledSeq == 0: // it was decommissioned, and comes anew
+			return q.Node, fact, n.EventSeq, nil
 		case !q.Again && (by.command == "" || m.Commands[by.command] != q.Node):
 			return "", nil, 0, fmt.Errorf("node %q is enrolled already: to issue another credential for it, add --again", q.Node)
 		case len(q.Labels) == 0:
@@ -39,6 +41,35 @@ func (a *api) enroll(ctx context.Context, by caller, q EnrollRequest) (EnrollRep
 	return EnrollReply{Creds: string(creds)}, err
 }
 
+// decommission takes a node out of the fleet. Its credential stays good: the
+// broker cannot be told yet to refuse it.
+func (a *api) decommission(ctx context.Context, by caller, q DecommissionRequest) (DecommissionReply, error) {
+	out := DecommissionReply{Node: q.Node}
+	_, err := a.change(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
+		n := m.Nodes[q.Node]
+		switch {
+		case n == nil, n.EnrolledSeq == 0 && n.GoneSeq == 0:
+			return "", nil, 0, noSuchNode(q.Node)
+		case n.EnrolledSeq == 0:
+			out.Already = true
+			return q.Node, nil, 0, nil
+		}
+		return q.Node, &events.NodeDecommissioned{Reason: reasonText(q.Reason)}, n.EventSeq, nil
+	})
+	a.runner.View(func(m *projections.Mesh) {
+		for _, r := range m.InOrder() {
+			if mb := r.Members[q.Node]; mb != nil && r.State.Open() && mb.Outcome == projections.Decommissioned {
+				out.Rollouts = append(out.Rollouts, r.ID)
+			}
+		}
+	})
+	return out, err
+}
+
+func noSuchNode(name string) error {
+	return fmt.Errorf("no node %q is enrolled: nox-mesh fleet shows the names", name)
+}
+
 func (a *api) declare(ctx context.Context, by caller, q DeclareRequest) (DeclareReply, error) {
 	if err := checkResources(q.Resources); err != nil {
 		return DeclareReply{}, err
@@ -46,7 +77,7 @@ func (a *api) declare(ctx context.Context, by caller, q DeclareRequest) (Declare
 	_, err := a.change(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
 		n := m.Enrolled(q.Node)
 		if n == nil {
-			return "", nil, 0, fmt.Errorf("no node %q is enrolled: nox-mesh fleet shows the names", q.Node)
+			return "", nil, 0, noSuchNode(q.Node)
 		}
 		d := &events.Declared{
 			Node: q.Node, Revision: n.Revision() + 1,
@@ -60,8 +91,8 @@ func (a *api) declare(ctx context.Context, by caller, q DeclareRequest) (Declare
 			}
 			// A rollout that waits for this node goes on waiting for it.
 			if b := n.Declaration.Because; b.Kind == events.CauseBatch {
-				if r := m.Rollouts[b.Rollout]; r != nil && r.State == projections.Running {
-					return "", nil, 0, fmt.Errorf("rollout %s is running over node %q: wait for its end (nox-mesh rollout watch), or end it with nox-mesh rollout abort %s", r.ID, q.Node, r.ID)
+				if r := m.Rollouts[b.Rollout]; r != nil && (r.State == projections.Running || r.State == projections.Paused) {
+					return "", nil, 0, fmt.Errorf("rollout %s is %s over node %q: wait for its end (nox-mesh rollout watch), or end it with nox-mesh rollout abort %s", r.ID, r.State, q.Node, r.ID)
 				}
 			}
 		}

@@ -13,15 +13,23 @@ import (
 // [reply] with a result or an error in plain words.
 
 const (
-	cmdNodeEnroll    = "node.enroll"
-	cmdNodeDeclare   = "node.declare"
-	cmdReleaseAdd    = "release.add"
-	cmdReleaseList   = "release.list"
-	cmdRolloutStart  = "rollout.start"
-	cmdRolloutStatus = "rollout.status"
-	cmdRolloutList   = "rollout.list"
-	cmdRolloutAbort  = "rollout.abort"
-	cmdFleet         = "fleet"
+	cmdNodeEnroll       = "node.enroll"
+	cmdNodeDeclare      = "node.declare"
+	cmdNodeDecommission = "node.decommission"
+	cmdReleaseAdd       = "release.add"
+	cmdReleaseList      = "release.list"
+	cmdReleaseHold      = "release.hold"
+	cmdReleaseLift      = "release.lift"
+	cmdRolloutPlan      = "rollout.plan"
+	cmdRolloutStart     = "rollout.start"
+	cmdRolloutStatus    = "rollout.status"
+	cmdRolloutList      = "rollout.list"
+	cmdRolloutPause     = "rollout.pause"
+	cmdRolloutResume    = "rollout.resume"
+	cmdRolloutAbort     = "rollout.abort"
+	cmdRolloutRevert    = "rollout.revert"
+	cmdRolloutBacktest  = "rollout.backtest"
+	cmdFleet            = "fleet"
 )
 
 // headerCommand carries the id of a command, made by whoever gives it. It is the
@@ -58,6 +66,20 @@ type DeclareReply struct {
 	Revision uint64 `json:"revision"`
 }
 
+// DecommissionRequest takes a machine out of the fleet.
+type DecommissionRequest struct {
+	Node   string `json:"node"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// DecommissionReply tells what the node has left.
+type DecommissionReply struct {
+	Node    string `json:"node"`
+	Already bool   `json:"already"` // it was decommissioned before
+	// Rollouts are the open ones whose cohort it left.
+	Rollouts []string `json:"rollouts,omitempty"`
+}
+
 // ReleaseAddRequest says that a package is in the object store.
 type ReleaseAddRequest struct {
 	Release events.Release `json:"release"`
@@ -69,6 +91,25 @@ type ReleaseAddRequest struct {
 type ReleaseAddReply struct {
 	Release events.Release `json:"release"`
 	Already bool           `json:"already"`
+	// Held is why nobody is declared the release, if it is held.
+	Held string `json:"held,omitempty"`
+}
+
+// HoldRequest holds a version, or lifts the hold on it.
+type HoldRequest struct {
+	Version string `json:"version"`
+	Reason  string `json:"reason,omitempty"` // needed to hold
+}
+
+// HoldReply tells which releases of the version the command changed.
+type HoldReply struct {
+	Version string `json:"version"`
+	// Changed and Already are architectures. Already are those whose release
+	// was held, or was not, as asked for.
+	Changed []string `json:"changed"`
+	Already []string `json:"already,omitempty"`
+	// Rollouts are the open ones of the version.
+	Rollouts []string `json:"rollouts,omitempty"`
 }
 
 // ReleaseList is all releases, the newest first.
@@ -83,15 +124,38 @@ type StartRequest struct {
 	Version  string        `json:"version"`
 	Selector string        `json:"selector,omitempty"`
 	Policy   events.Policy `json:"policy"`
-	Seed     uint64        `json:"seed,omitempty"` // random if zero
+	// MaxFailed is what a batch after the canaries may have in failures, as
+	// [ParseMaxFailed] reads it. If it is empty the policy counts; a policy that
+	// says nothing about it either is "auto".
+	MaxFailed string `json:"max_failed,omitempty"`
+	Seed      uint64 `json:"seed,omitempty"` // random if zero
 	// Retry asks nodes that rolled the version back to try it again.
 	Retry bool `json:"retry,omitempty"`
 }
 
-// RolloutRequest names a rollout: its id, or "latest".
+// PlanReply is what a rollout that is asked for now would do now. Nothing is
+// written.
+type PlanReply struct {
+	Version  string        `json:"version"`
+	Selector string        `json:"selector,omitempty"`
+	Cohort   int           `json:"cohort"`
+	Batches  int           `json:"batches"` // planned
+	Policy   events.Policy `json:"policy"`
+	// Seed repeats the choice: a rollout that starts with it, while the same
+	// nodes are heard, opens these batches.
+	Seed     uint64           `json:"seed"`
+	Schedule rollout.Schedule `json:"schedule"`
+	// EventSeq and HeartbeatSeq are what the plan reflects.
+	EventSeq     uint64 `json:"event_seq"`
+	HeartbeatSeq uint64 `json:"heartbeat_seq"`
+}
+
+// RolloutRequest names a rollout, by its id or as "latest".
 type RolloutRequest struct {
 	ID     string `json:"id"`
-	Reason string `json:"reason,omitempty"` // for an abort
+	Reason string `json:"reason,omitempty"` // why it is paused, resumed or ended
+	// Mode is for resuming a halted rollout.
+	Mode events.ResumeMode `json:"mode,omitempty"`
 }
 
 // RolloutList is all rollouts, the newest first, without their nodes.
@@ -112,4 +176,14 @@ type Fleet struct {
 	// EventSeq and HeartbeatSeq are what the view reflects.
 	EventSeq     uint64 `json:"event_seq"`
 	HeartbeatSeq uint64 `json:"heartbeat_seq"`
+}
+
+// BacktestRequest asks what another policy would have made of a rollout. What
+// is empty or zero stays as it was recorded.
+type BacktestRequest struct {
+	ID        string          `json:"id"`
+	MaxFailed string          `json:"max_failed,omitempty"` // as in [StartRequest]
+	Window    events.Duration `json:"window,omitempty"`
+	Soak      events.Duration `json:"soak,omitempty"`
+	Presence  events.Duration `json:"presence,omitempty"`
 }

@@ -13,29 +13,43 @@ import (
 	"noxmesh/rollout"
 )
 
-// withDefaults fills what the operator left open.
-func withDefaults(p events.Policy) events.Policy {
-	d := rollout.DefaultPolicy()
-	if len(p.Batches) == 0 {
-		p.Batches = d.Batches
+// maxSeed keeps seeds that the mesh chooses short enough to type, and exact in
+// tools that read JSON's numbers as floating point.
+const maxSeed = 1 << 32
+
+// requestOf makes a complete request of what the operator asked for.
+func requestOf(q StartRequest) (rollout.Request, error) {
+	policy, err := policyOf(q)
+	if q.Seed == 0 {
+		q.Seed = 1 + rand.Uint64N(maxSeed-1)
 	}
-	if p.Window == 0 {
-		p.Window = d.Window
+	return rollout.Request{Version: q.Version, Selector: q.Selector, Policy: policy, Seed: q.Seed, Retry: q.Retry}, err
+}
+
+// planRollout says what a start would do now. It writes nothing.
+func (a *api) planRollout(_ context.Context, _ caller, q StartRequest) (out PlanReply, err error) {
+	req, err := requestOf(q)
+	if err != nil {
+		return out, err
 	}
-	if p.Soak == 0 {
-		// A short window asks for a short soak.
-		p.Soak = min(d.Soak, p.Window/2)
-	}
-	if p.Presence == 0 {
-		p.Presence = d.Presence
-	}
-	return p
+	a.runner.View(func(m *projections.Mesh) {
+		var plan *events.RolloutStarted
+		if plan, err = rollout.Plan(m, req); err != nil {
+			return
+		}
+		out = PlanReply{
+			Version: plan.Version, Selector: plan.Selector, Cohort: len(plan.Cohort), Batches: len(plan.Targets),
+			Policy: plan.Policy, Seed: plan.Seed, Schedule: rollout.Preview(m, plan),
+			EventSeq: m.EventSeq, HeartbeatSeq: m.HeartbeatSeq,
+		}
+	})
+	return out, err
 }
 
 func (a *api) startRollout(ctx context.Context, by caller, q StartRequest) (*rollout.Status, error) {
-	req := rollout.Request{Version: q.Version, Selector: q.Selector, Policy: withDefaults(q.Policy), Seed: q.Seed, Retry: q.Retry}
-	if req.Seed == 0 {
-		req.Seed = rand.Uint64()
+	req, err := requestOf(q)
+	if err != nil {
+		return nil, err
 	}
 	id, err := a.change(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
 		plan, err := rollout.Plan(m, req)
@@ -48,18 +62,25 @@ func (a *api) startRollout(ctx context.Context, by caller, q StartRequest) (*rol
 	return a.status(id)
 }
 
+// find gives a rollout by its id, or the latest one.
+func find(m *projections.Mesh, id string) (*projections.Rollout, error) {
+	list := m.InOrder()
+	switch {
+	case m.Rollouts[id] != nil:
+		return m.Rollouts[id], nil
+	case len(list) == 0:
+		return nil, fmt.Errorf("there is no rollout yet: start one with nox-mesh rollout start VERSION")
+	case id == "latest":
+		return list[len(list)-1], nil
+	}
+	return nil, fmt.Errorf("there is no rollout %q: nox-mesh rollout ls shows all", id)
+}
+
 func (a *api) status(id string) (out *rollout.Status, err error) {
 	a.runner.View(func(m *projections.Mesh) {
-		list := m.InOrder()
-		if id == "latest" && len(list) > 0 {
-			id = list[len(list)-1].ID
-		}
-		if out = rollout.StatusOf(m, id, time.Now()); out != nil {
-			return
-		}
-		err = fmt.Errorf("there is no rollout %q: nox-mesh rollout ls shows all", id)
-		if len(list) == 0 {
-			err = fmt.Errorf("there is no rollout yet: start one with nox-mesh rollout start VERSION")
+		var r *projections.Rollout
+		if r, err = find(m, id); err == nil {
+			out = rollout.StatusOf(m, r.ID, time.Now())
 		}
 	})
 	return out, err
@@ -82,24 +103,48 @@ func (a *api) listRollouts(context.Context, caller, struct{}) (out RolloutList, 
 	return out, nil
 }
 
-func (a *api) abortRollout(ctx context.Context, by caller, q RolloutRequest) (*rollout.Status, error) {
-	current, err := a.status(q.ID)
-	if err != nil {
-		return nil, err
-	}
-	_, err = a.change(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
-		r := m.Rollouts[current.ID]
-		if !r.State.Open() {
-			return "", nil, 0, fmt.Errorf("rollout %s is %s already: there is nothing to abort", r.ID, r.State)
+// act carries one command about one rollout out and gives the status after it.
+func act[F events.Fact](ctx context.Context, a *api, by caller, q RolloutRequest, fn func(m *projections.Mesh, r *projections.Rollout) (F, error)) (*rollout.Status, error) {
+	id, err := a.change(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
+		r, err := find(m, q.ID)
+		if err != nil {
+			return "", nil, 0, err
 		}
-		fact := &events.RolloutAborted{Reason: q.Reason}
-		if r.State == projections.Running {
-			fact.Recall = rollout.Recallable(m, r, r.OpenBatch())
-		}
-		return r.ID, fact, r.Seq, nil
+		fact, err := fn(m, r)
+		return r.ID, fact, r.Seq, err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return a.status(current.ID)
+	return a.status(id)
 }
+
+func (a *api) pauseRollout(ctx context.Context, by caller, q RolloutRequest) (*rollout.Status, error) {
+	return act(ctx, a, by, q, func(_ *projections.Mesh, r *projections.Rollout) (*events.RolloutPaused, error) {
+		return rollout.Pause(r, reasonText(q.Reason))
+	})
+}
+
+func (a *api) resumeRollout(ctx context.Context, by caller, q RolloutRequest) (*rollout.Status, error) {
+	return act(ctx, a, by, q, func(m *projections.Mesh, r *projections.Rollout) (*events.RolloutResumed, error) {
+		return rollout.Resume(m, r, q.Mode, reasonText(q.Reason))
+	})
+}
+
+func (a *api) abortRollout(ctx context.Context, by caller, q RolloutRequest) (*rollout.Status, error) {
+	return act(ctx, a, by, q, func(m *projections.Mesh, r *projections.Rollout) (*events.RolloutAborted, error) {
+		return rollout.Abort(m, r, reasonText(q.Reason))
+	})
+}
+
+func (a *api) revertRollout(ctx context.Context, by caller, q RolloutRequest) (*rollout.Status, error) {
+	return act(ctx, a, by, q, func(m *projections.Mesh, r *projections.Rollout) (*events.RolloutReverted, error) {
+		return rollout.Revert(m, r, reasonText(q.Reason))
+	})
+}
+
+// maxReason bounds what an operator gives as a reason, in bytes. It is kept for
+// ever and printed on other people's terminals.
+const maxReason = 500
+
+func reasonText(s string) string { return events.Printable(s, maxReason) }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"noxmesh/events"
@@ -118,12 +119,36 @@ func base(name string, o StreamOptions) jetstream.StreamConfig {
 	}
 }
 
+// answerTimeout bounds the wait for JetStream right after the broker's start.
+const answerTimeout = 10 * time.Second
+
+// jetstreamAnswers waits until the account's JetStream answers. The broker says
+// that it is ready a moment before that is so.
+func jetstreamAnswers(ctx context.Context, js jetstream.JetStream) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	for {
+		_, err := js.AccountInfo(ctx)
+		if err == nil || !errors.Is(err, nats.ErrNoResponders) && !errors.Is(err, jetstream.ErrJetStreamNotEnabled) {
+			return err
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("JetStream did not answer within %s of the broker's start: %w", answerTimeout, err)
+		}
+	}
+}
+
 // EnsureStreams creates the streams that are not there and checks those that
 // are. It changes no stream: one that is not what it must be is an error that
 // lists what differs, for each such stream.
 func EnsureStreams(ctx context.Context, js jetstream.JetStream, opts StreamOptions) error {
 	opts, err := opts.withDefaults()
 	if err != nil {
+		return err
+	}
+	if err := jetstreamAnswers(ctx, js); err != nil {
 		return err
 	}
 	wanted := streamConfigs(opts)

@@ -26,7 +26,6 @@ import (
 	"noxmesh/nodeagent"
 	"noxmesh/nodeagent/simnode"
 	"noxmesh/projections"
-	"noxmesh/rollout"
 	"noxmesh/server"
 )
 
@@ -230,7 +229,7 @@ func (c *crashRun) run(ctx context.Context, killAt uint64) []events.Record {
 		c.wait(ctx, v+" ends", func(ctx context.Context) (bool, error) {
 			s, err := c.client.Rollout(ctx, "latest")
 			return err == nil && s.Version == v && s.State != projections.Running &&
-				s.Counts[rollout.Waiting] == 0, err
+				s.Counts[projections.Waiting] == 0, err
 		})
 	}
 	// What is read here is read from a server that started onto the data, also

@@ -179,7 +179,7 @@ compressed: heartbeats every %s instead of 15s, a window of %s instead of 10m.`,
 	if err != nil {
 		return result, err
 	}
-	result.Good = demoGoodResult{Version: good.Version, State: good.State, Declared: good.Declared, Confirmed: good.Counts[rollout.Passed]}
+	result.Good = demoGoodResult{Version: good.Version, State: good.State, Declared: good.Declared, Confirmed: good.Counts[projections.Passed]}
 
 	d.headline("A broken release: nox-mesh rollout start %s", demoBad)
 	bad, err := d.rollOut(ctx, c, demoBad)
@@ -195,7 +195,7 @@ compressed: heartbeats every %s instead of 15s, a window of %s instead of 10m.`,
 	}
 	result.Bad = demoBadResult{
 		Version: bad.Version, State: bad.State, Reason: bad.Reason, Declared: bad.Declared,
-		RolledBack: bad.Counts[rollout.Outcome(events.RolledBack)], Untouched: bad.Counts[rollout.Undeclared],
+		RolledBack: bad.Counts[projections.Outcome(events.RolledBack)], Untouched: bad.Counts[projections.Undeclared],
 	}
 	d.headline("The report that the person on call finds: nox-mesh rollout status %s\n", bad.ID)
 	printStatus(d.out, bad)
@@ -374,7 +374,7 @@ func (d *demo) settled(ctx context.Context, c *server.Client, id string) (*rollo
 		if err != nil {
 			return nil, err
 		}
-		if s.Counts[rollout.Outcome(events.RolledBack)] == s.Declared {
+		if s.Counts[projections.Outcome(events.RolledBack)] == s.Declared {
 			return s, d.until(ctx, c, "the canaries are back", func(n projections.NodeView) bool { return n.Running == demoGood })
 		}
 		select {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"noxmesh/events"
+	"noxmesh/projections"
 	"noxmesh/server"
 )
 
@@ -120,6 +121,12 @@ func describe(fact events.Fact) string {
 	switch f := fact.(type) {
 	case *events.ReleaseAdded:
 		return fmt.Sprintf("%s for %s, %s", f.Version, f.Architecture, byteSize(f.Size))
+	case *events.ReleaseHeld:
+		return f.Reason
+	case *events.ReleaseHoldLifted:
+		return f.Reason
+	case *events.NodeDecommissioned:
+		return f.Reason
 	case *events.NodeEnrolled:
 		return labelText(f.Labels)
 	case *events.NodeConfirmed:
@@ -145,9 +152,28 @@ func describe(fact events.Fact) string {
 	case *events.RolloutStarted:
 		return fmt.Sprintf("%s over %s in batches %s", f.Version, plural(len(f.Cohort), "node"), strings.Join(f.Policy.Batches, ","))
 	case *events.BatchOpened:
-		return fmt.Sprintf("batch %d: %s", f.Batch, cut(strings.Join(f.Nodes, " "), 70))
+		what := "batch"
+		switch {
+		case f.Tail:
+			what = "tail, batch"
+		case f.Retry:
+			what = "to try again, batch"
+		}
+		return fmt.Sprintf("%s %d: %s", what, f.Batch, cut(strings.Join(f.Nodes, " "), 70))
 	case *events.BatchPassed:
-		return fmt.Sprintf("batch %d: %d passed, %d failed", f.Batch, len(f.Passed), len(f.Failures))
+		text := fmt.Sprintf("batch %d: %d passed, %d failed", f.Batch, len(f.Passed), len(f.Failures))
+		if len(f.Gone) > 0 {
+			text += fmt.Sprintf(", %d left the fleet", len(f.Gone))
+		}
+		return text
+	case *events.RolloutPaused:
+		return pauseText(f)
+	case *events.RolloutResumed:
+		return resumeText(f)
+	case *events.RolloutReverted:
+		return colon(plural(len(f.Nodes), "node")+" to get back what they had", f.Reason)
+	case *events.RolloutAmended:
+		return amendText(f)
 	case *events.RolloutHalted:
 		return fmt.Sprintf("%s: %s", f.Diagnosis, f.Reason)
 	case *events.RolloutAborted:
@@ -156,4 +182,39 @@ func describe(fact events.Fact) string {
 		return fmt.Sprintf("%d passed, %d failed, %d not heard in time", f.Passed, f.Failed, len(f.Tail))
 	}
 	return ""
+}
+
+func resumeText(f *events.RolloutResumed) string {
+	switch {
+	case f.Because == events.ByLink:
+		return "the link is back"
+	case f.Mode == events.ResumeRetry:
+		return colon("the failed try again", f.Reason)
+	case f.Mode == events.ResumeLeaveOut:
+		return colon("the failed are left out", f.Reason)
+	}
+	return f.Reason
+}
+
+// amendText words late evidence: node by node while they are few.
+func amendText(f *events.RolloutAmended) string {
+	var parts []string
+	for _, p := range f.Passed {
+		parts = append(parts, p.Node+" passed")
+	}
+	for _, n := range f.Failures {
+		parts = append(parts, fmt.Sprintf("%s %s", n.Node, outcomeText(projections.Outcome(n.Kind))))
+	}
+	if len(parts) > 3 {
+		return fmt.Sprintf("late: %d passed, %d failed", len(f.Passed), len(f.Failures))
+	}
+	return "late: " + strings.Join(parts, ", ")
+}
+
+// colon joins what happened and the reason for it, if there is one.
+func colon(what, reason string) string {
+	if reason == "" {
+		return what
+	}
+	return what + ": " + reason
 }

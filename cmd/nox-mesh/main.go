@@ -65,7 +65,7 @@ Look at it:     nox-mesh fleet, nox-mesh rollout status, nox-mesh log`,
 	f.StringVar(&o.dataDir, "data-dir", envOr("NOX_MESH_DATA_DIR", defaultDataDir()), "the server's data directory; the operator's credential is found there")
 	f.StringVar(&o.creds, "creds", os.Getenv("NOX_MESH_CREDS"), "operator's credential file (default DATA-DIR/operator.creds)")
 	f.StringVar(&o.url, "url", os.Getenv("NOX_MESH_URL"), "where the mesh listens (default: what the server wrote to DATA-DIR/url)")
-	root.AddCommand(newServer(o), newNode(o), newRelease(o), newRollout(o), newFleet(o), newLog(o), newDemo())
+	root.AddCommand(newServer(o), newNode(o), newRelease(o), newRollout(o), newFleet(o), newLog(o), newDemo(), newSimulate(o))
 	return root
 }
 

@@ -15,8 +15,8 @@ import (
 )
 
 func newNode(o *options) *cobra.Command {
-	cmd := &cobra.Command{Use: "node", Short: "Enrol nodes and declare what they should be"}
-	cmd.AddCommand(newNodeEnroll(o), newNodeDeclare(o))
+	cmd := &cobra.Command{Use: "node", Short: "Enrol nodes, declare what they should be, take them out"}
+	cmd.AddCommand(newNodeEnroll(o), newNodeDeclare(o), newNodeDecommission(o))
 	return cmd
 }
 
@@ -114,4 +114,42 @@ a rollout's business and stays as it is.`,
 			return nil
 		}),
 	}
+}
+
+func newNodeDecommission(o *options) *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "decommission NAME",
+		Short: "Take a machine out of the fleet",
+		Long: `Take a machine out of the fleet: it leaves the cohort of every open rollout, its
+reports are dropped, and nox-mesh fleet shows it no more. Its history stays in the
+log. The machine itself is told nothing, and its credential still works: stop the
+host there and remove the credential.
+
+The same name can be enrolled again with nox-mesh node enroll.`,
+		Example: "  nox-mesh node decommission ams-01 --reason 'disk died, replaced by ams-07'",
+		Args:    cobra.ExactArgs(1),
+		RunE: o.with(func(cmd *cobra.Command, args []string, c *server.Client) error {
+			r, err := c.Decommission(cmd.Context(), server.DecommissionRequest{Node: args[0], Reason: reason})
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if o.json {
+				return printJSON(out, r)
+			}
+			if r.Already {
+				fmt.Fprintf(out, "%s was decommissioned already\n", r.Node)
+				return nil
+			}
+			fmt.Fprintf(out, "%s is decommissioned\n", r.Node)
+			for _, id := range r.Rollouts {
+				fmt.Fprintf(out, "it left the cohort of rollout %s\n", id)
+			}
+			fmt.Fprintf(out, "its credential still works, the mesh cannot revoke one yet: stop the host on the machine and\nremove /etc/nox-mesh-host/node.creds there\n")
+			return nil
+		}),
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	return o.jsonFlag(cmd)
 }

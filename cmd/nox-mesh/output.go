@@ -91,9 +91,11 @@ func cut(s string, max int) string {
 	return string(r[:max-3]) + "..."
 }
 
-func plural(n int, noun string) string {
+func plural(n int, noun string) string { return pluralOf(n, noun, noun+"s") }
+
+func pluralOf(n int, one, many string) string {
 	if n == 1 {
-		return "1 " + noun
+		return "1 " + one
 	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	return fmt.Sprintf("%d %s", n, many)
 }

@@ -2,21 +2,30 @@ package main
 
 import (
 	"fmt"
+	"io"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"noxmesh/projections"
 	"noxmesh/server"
 )
 
 func newRelease(o *options) *cobra.Command {
+	cmd := &cobra.Command{Use: "release", Short: "Add, list, hold and lift versions of the host package"}
+	cmd.AddCommand(newReleaseAdd(o), newReleaseList(o), newReleaseHold(o), newReleaseLift(o))
+	return cmd
+}
+
+func newReleaseAdd(o *options) *cobra.Command {
 	var replace bool
-	cmd := &cobra.Command{Use: "release", Short: "Add and list versions of the host package"}
-	add := &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "add FILE.deb",
 		Short: "Bring a package to the mesh",
 		Long: `Bring a package of nox-mesh-host to the mesh. Name, version and architecture are
 read from the package itself; size and checksum are recorded as an event.`,
-		Args: cobra.ExactArgs(1),
+		Example: "  nox-mesh release add nox-mesh-host_1.2.3_amd64.deb",
+		Args:    cobra.ExactArgs(1),
 		RunE: o.with(func(cmd *cobra.Command, args []string, c *server.Client) error {
 			r, err := c.AddRelease(cmd.Context(), args[0], replace)
 			if err != nil {
@@ -29,12 +38,22 @@ read from the package itself; size and checksum are recorded as an event.`,
 			if r.Already {
 				verb = "there already:"
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "%s %s for %s, %s, sha256 %s\nroll it out with nox-mesh rollout start %s\n",
-				verb, r.Release.Version, r.Release.Architecture, byteSize(r.Release.Size), r.Release.SHA256, r.Release.Version)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s %s for %s, %s, sha256 %s\n",
+				verb, r.Release.Version, r.Release.Architecture, byteSize(r.Release.Size), r.Release.SHA256)
+			if r.Held != "" {
+				fmt.Fprintf(cmd.OutOrStdout(), "it is held (%s): lift the hold with nox-mesh release lift %s\n", r.Held, r.Release.Version)
+			} else {
+				fmt.Fprintf(cmd.OutOrStdout(), "roll it out with nox-mesh rollout start %s\n", r.Release.Version)
+			}
 			return nil
 		}),
 	}
-	ls := &cobra.Command{
+	cmd.Flags().BoolVar(&replace, "replace", false, "take a rebuilt package in the place of one of the same version")
+	return o.jsonFlag(cmd)
+}
+
+func newReleaseList(o *options) *cobra.Command {
+	return o.jsonFlag(&cobra.Command{
 		Use:   "ls",
 		Short: "List the releases and where they are",
 		Args:  cobra.NoArgs,
@@ -50,16 +69,99 @@ read from the package itself; size and checksum are recorded as an event.`,
 				fmt.Fprintln(cmd.OutOrStdout(), "no release yet: add one with nox-mesh release add FILE.deb")
 				return nil
 			}
-			t := newTable(cmd.OutOrStdout(), "VERSION", "ARCH", "SIZE", "ADDED", "DECLARED", "CONFIRMED", "ROLLED BACK", "SILENT", "SHA256")
+			t := newTable(cmd.OutOrStdout(), "VERSION", "ARCH", "STATE", "SIZE", "ADDED", "DECLARED", "CONFIRMED", "ROLLED BACK", "SILENT", "SHA256")
 			for _, r := range list.Releases {
-				t.row(r.Version, r.Architecture, byteSize(r.Size), ago(&r.Added), r.Declared, r.Confirmed, r.RolledBack, r.Silent, r.SHA256[:12])
+				state := "-"
+				if r.Held != "" {
+					state = "HELD"
+				}
+				t.row(r.Version, r.Architecture, state, byteSize(r.Size), ago(&r.Added), r.Declared, r.Confirmed, r.RolledBack, r.Silent, r.SHA256[:8])
 			}
 			t.end()
+			printHeld(cmd.OutOrStdout(), list.Releases)
 			fmt.Fprintf(cmd.OutOrStdout(), "as of event %d; counts are nodes\n", list.EventSeq)
 			return nil
 		}),
+	})
+}
+
+// printHeld says why versions are held, once for each version and reason.
+func printHeld(out io.Writer, list []projections.ReleaseView) {
+	said := map[[2]string]bool{}
+	for _, r := range list {
+		if key := [2]string{r.Version, r.Held}; r.Held != "" && !said[key] {
+			said[key] = true
+			fmt.Fprintf(out, "%s is held: %s\n", r.Version, r.Held)
+		}
 	}
-	add.Flags().BoolVar(&replace, "replace", false, "take a rebuilt package in the place of one of the same version")
-	cmd.AddCommand(o.jsonFlag(add), o.jsonFlag(ls))
-	return cmd
+}
+
+func newReleaseHold(o *options) *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "hold VERSION --reason TEXT",
+		Short: "Let nobody be declared a version any more",
+		Long: `Hold a version, for all its architectures: no rollout of it starts, and one that
+runs halts. Nodes that run it already keep it: take them back with nox-mesh rollout
+revert while its rollout is open, or roll the former version out. The mesh holds a
+version by itself when too many nodes roll it back after its rollout completed.`,
+		Example: "  nox-mesh release hold 1.2.3 --reason 'leaks memory, see INC-1234'",
+		Args:    cobra.ExactArgs(1),
+		RunE: o.with(func(cmd *cobra.Command, args []string, c *server.Client) error {
+			r, err := c.Hold(cmd.Context(), args[0], reason)
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if o.json {
+				return printJSON(out, r)
+			}
+			if len(r.Changed) > 0 {
+				fmt.Fprintf(out, "%s is held for %s: nobody is declared it until nox-mesh release lift %s\n", r.Version, strings.Join(r.Changed, ", "), r.Version)
+			}
+			if len(r.Already) > 0 {
+				fmt.Fprintf(out, "%s was held already for %s\n", r.Version, strings.Join(r.Already, ", "))
+			}
+			for _, id := range r.Rollouts {
+				fmt.Fprintf(out, "rollout %s of it is open and cannot go on meanwhile: nox-mesh rollout status %s\n", id, id)
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for those who find it held")
+	return o.jsonFlag(cmd)
+}
+
+func newReleaseLift(o *options) *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use:   "lift VERSION",
+		Short: "Lift the hold on a version",
+		Long: `Lift the hold on a version, for all its architectures. It may be declared again: to
+nodes of a completed rollout that were not heard in time, as they come back, and
+by further rollouts. A rollout that halted goes on only when it is resumed.`,
+		Example: "  nox-mesh release lift 1.2.3 --reason 'was the proxy, not the host'",
+		Args:    cobra.ExactArgs(1),
+		RunE: o.with(func(cmd *cobra.Command, args []string, c *server.Client) error {
+			r, err := c.Lift(cmd.Context(), args[0], reason)
+			if err != nil {
+				return err
+			}
+			out := cmd.OutOrStdout()
+			if o.json {
+				return printJSON(out, r)
+			}
+			if len(r.Changed) == 0 {
+				fmt.Fprintf(out, "%s was not held\n", r.Version)
+				return nil
+			}
+			fmt.Fprintf(out, "the hold on %s is lifted for %s: it may be declared again\n", r.Version, strings.Join(r.Changed, ", "))
+			for _, id := range r.Rollouts {
+				fmt.Fprintf(out, "rollout %s of it is open: nox-mesh rollout status %s shows how to go on\n", id, id)
+			}
+			return nil
+		}),
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the record")
+	return o.jsonFlag(cmd)
 }

@@ -3,15 +3,20 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"noxmesh/events"
 	"noxmesh/nodeagent/simnode"
+	"noxmesh/projections"
 	"noxmesh/server"
 )
 
@@ -26,6 +31,9 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"deb":    writeDeb,
 			"served": waitServed,
+			"heard":  heard,
+			"told":   told,
+			"fails":  fails,
 			// terminate sends SIGTERM to what runs in the background.
 			"terminate": func(ts *testscript.TestScript, _ bool, _ []string) {
 				for _, cmd := range ts.BackgroundCmds() {
@@ -46,18 +54,91 @@ func writeDeb(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), buf.Bytes(), 0o600))
 }
 
+// heard NODE VERSION has a node, whose credential is in NODE.creds, say what it
+// runs, and waits until the mesh has heard it.
+func heard(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: heard NODE VERSION")
+	}
+	node, version := args[0], args[1]
+	raw, err := json.Marshal(events.Heartbeat{StartID: node + version, Version: version, KnownGood: version, Architecture: "amd64", OS: "Debian 12", Retained: true})
+	ts.Check(err)
+	nc := connectNode(ts, node)
+	defer nc.Close()
+	// The broker answers once it has the heartbeat; the mesh then reads it.
+	_, err = nc.Request(events.HeartbeatSubject(node), raw, 20*time.Second)
+	ts.Check(err)
+	untilNode(ts, node, func(n projections.NodeView) bool { return n.Running == version })
+}
+
+// told NODE REVISION waits until a node has been declared a revision.
+func told(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: told NODE REVISION")
+	}
+	untilNode(ts, args[0], func(n projections.NodeView) bool { return fmt.Sprint(n.Revision) == args[1] })
+}
+
+func untilNode(ts *testscript.TestScript, node string, ok func(projections.NodeView) bool) {
+	c, err := dialScript(ts)
+	ts.Check(err)
+	defer c.Close()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	var last projections.NodeView
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); <-tick.C {
+		f, err := c.Fleet(context.Background())
+		ts.Check(err)
+		for _, n := range f.Nodes {
+			if n.Node == node && ok(n) {
+				return
+			} else if n.Node == node {
+				last = n
+			}
+		}
+	}
+	ts.Fatalf("it does not become of %s what is waited for: %+v", node, last)
+}
+
+// fails NODE FROM TO has a node report that it rolled a version back.
+func fails(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 3 {
+		ts.Fatalf("usage: fails NODE FROM TO")
+	}
+	raw, err := json.Marshal(events.NewReport(uuid.NewString(), time.Now(),
+		&events.NodeRolledBack{From: args[1], To: args[2], Reason: "3 starts failed", Restarts: 3}))
+	ts.Check(err)
+	nc := connectNode(ts, args[0])
+	defer nc.Close()
+	_, err = nc.Request(events.ReportSubject(args[0], events.ReportRolledBack), raw, 20*time.Second)
+	ts.Check(err)
+}
+
+func connectNode(ts *testscript.TestScript, node string) *nats.Conn {
+	url, err := os.ReadFile(server.URLFile(ts.Getenv("NOX_MESH_DATA_DIR")))
+	ts.Check(err)
+	nc, err := nats.Connect(string(bytes.TrimSpace(url)), nats.UserCredentials(ts.MkAbs(node+".creds")),
+		nats.CustomInboxPrefix(events.InboxPrefix("node", node)))
+	ts.Check(err)
+	return nc
+}
+
+func dialScript(ts *testscript.TestScript) (*server.Client, error) {
+	dir := ts.Getenv("NOX_MESH_DATA_DIR")
+	url, err := os.ReadFile(server.URLFile(dir))
+	if err != nil {
+		return nil, err
+	}
+	return server.Dial(string(bytes.TrimSpace(url)), server.OperatorCredsFile(dir))
+}
+
 // served waits until the server of this script answers. The server leaves its
 // address once it listens.
 func waitServed(ts *testscript.TestScript, _ bool, _ []string) {
-	dir := ts.Getenv("NOX_MESH_DATA_DIR")
 	deadline := time.Now().Add(20 * time.Second)
 	for tick := time.NewTicker(20 * time.Millisecond); ; <-tick.C {
 		err := func() error {
-			url, err := os.ReadFile(server.URLFile(dir))
-			if err != nil {
-				return err
-			}
-			c, err := server.Dial(string(bytes.TrimSpace(url)), server.OperatorCredsFile(dir))
+			c, err := dialScript(ts)
 			if err != nil {
 				return err
 			}

@@ -190,7 +190,7 @@ func (s *story) follow(ctx context.Context, version string, within time.Duration
 
 func (s *story) rollOutGood(ctx context.Context) {
 	r := s.follow(ctx, good, 3*time.Minute, func(r *rollout.Status) bool { return r.State != projections.Running })
-	if r.State != projections.Completed || r.Counts[rollout.Passed] != 4 {
+	if r.State != projections.Completed || r.Counts[projections.Passed] != 4 {
 		s.t.Fatalf("the rollout of %s ended %s (%s): %v", good, r.State, r.Reason, r.Counts)
 	}
 	nodes, err := s.mesh.fleet(ctx)
@@ -214,11 +214,11 @@ func (s *story) rollOutGood(ctx context.Context) {
 // rollOutBroken ends when both canaries are back and have said so, and gives
 // their names.
 func (s *story) rollOutBroken(ctx context.Context) []string {
-	rolledBack := rollout.Outcome(events.RolledBack)
+	rolledBack := projections.Outcome(events.RolledBack)
 	r := s.follow(ctx, broken, 4*time.Minute, func(r *rollout.Status) bool {
 		return r.State != projections.Running && r.Counts[rolledBack] == 2
 	})
-	if r.State != projections.Halted || r.Diagnosis != events.DiagnosisRelease || r.Declared != 2 || r.Counts[rollout.Undeclared] != 2 {
+	if r.State != projections.Halted || r.Diagnosis != events.DiagnosisRelease || r.Declared != 2 || r.Counts[projections.Undeclared] != 2 {
 		s.t.Fatalf("the rollout of %s ended %s, diagnosis %q (%s): %d declared, %v", broken, r.State, r.Diagnosis, r.Reason, r.Declared, r.Counts)
 	}
 	s.l.Say("mesh", "halted: %s", r.Reason)
