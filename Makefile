@@ -8,8 +8,10 @@ ARCH    ?= amd64
 TOOL    := go tool -modfile=tools.mod
 LDFLAGS := -s -w -X main.version=$(VERSION)
 export CGO_ENABLED ?= 0
+# The Go that go.mod names, with its security fixes, where it can be had.
+export GOTOOLCHAIN ?= $(shell GOTOOLCHAIN=auto go version >/dev/null 2>&1 && echo auto || echo local)
 
-.PHONY: help demo test unit race loop lab build package lint clean
+.PHONY: help demo test unit race loop lab simulate build package lint vuln clean
 
 help: ## say what there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -36,6 +38,13 @@ loop: ## four real machines (systemd-nspawn, root, Debian): rollout, crash, roll
 lab: ## the loop, and all the ways to recover on Debian 12 and 13: writes dist/lab.json and docs/recovery.md
 	$(LAB) "^(TestLab|TestRecovery)"
 
+SEEDS ?= 1000
+
+simulate: ## how good the stager judges: 1,000 fleets in each world, some ten minutes; writes its table into docs/stager.md
+	@mkdir -p dist
+	go run -ldflags "$(LDFLAGS)" ./cmd/nox-mesh simulate --seeds $(SEEDS) --markdown > dist/simulate.md
+	@sed -i -e '/<!-- simulate: begin -->/,/<!-- simulate: end -->/{//!d}' -e '/<!-- simulate: begin -->/r dist/simulate.md' docs/stager.md
+
 build: ## both programs into dist/
 	@mkdir -p dist
 	go build -trimpath -ldflags "$(LDFLAGS)" -o dist/ ./cmd/nox-mesh ./cmd/nox-mesh-host
@@ -51,6 +60,22 @@ lint: ## gofmt, vet, staticcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not gofmt-ed:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	go vet ./...
 	$(TOOL) staticcheck ./...
+
+# The database of vulnerabilities; without the network's own one, that of a
+# module: make vuln VULNDB=module
+VULNDB ?= https://vuln.go.dev
+VULNDB_MODULE := golang.org/x/vulndb@v0.0.0-20261105234957-e22db6528018
+
+vuln: ## look for known vulnerabilities in what the programs call
+ifeq ($(VULNDB),module)
+	@mkdir -p dist
+	rm -rf dist/vulndb
+	go run golang.org/x/vulndb/cmd/indexdb@$(lastword $(subst @, ,$(VULNDB_MODULE))) \
+		-vulns "$$(go mod download -json $(VULNDB_MODULE) | sed -n 's/.*"Dir": "\(.*\)".*/\1/p')/data/osv" -out dist/vulndb
+	go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 -db "file://$(CURDIR)/dist/vulndb" ./...
+else
+	go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 -db $(VULNDB) ./...
+endif
 
 clean: ## remove what was built
 	rm -rf dist

@@ -2,6 +2,8 @@ module noxmesh
 
 go 1.26.0
 
+toolchain go1.26.11
+
 require (
 	github.com/cockroachdb/datadriven v1.0.3
 	github.com/coreos/go-systemd/v22 v22.7.0

@@ -319,7 +319,8 @@ func stageOf(m *projections.Mesh, r *projections.Rollout) stage {
 }
 
 // reopened are the nodes of a batch whose halt was resumed that are to be
-// judged again, as far as they are there.
+// judged again: those that are declared and not judged, wherever they are, and
+// the failed ones that are there if they shall try again.
 func reopened(m *projections.Mesh, r *projections.Rollout) (again []string, retry bool) {
 	failed := map[string]bool{}
 	if r.Halt != nil && r.Resume != nil && r.Resume.Mode == events.ResumeRetry {
@@ -329,13 +330,13 @@ func reopened(m *projections.Mesh, r *projections.Rollout) (again []string, retr
 	}
 	for _, id := range r.Plan.Cohort {
 		member := r.Members[id]
-		if member.Batch == 0 || member.Batch > r.Accepted || !present(m, m.Nodes[id], r.Plan.Policy) {
+		if member.Batch == 0 || member.Batch > r.Accepted {
 			continue
 		}
 		switch inBatch := member.Batch == r.Accepted; {
 		case inBatch && member.Outcome == projections.Waiting:
 			again = append(again, id)
-		case member.Outcome.Failed() && (failed[id] || inBatch && r.Resume.Mode == events.ResumeRetry):
+		case member.Outcome.Failed() && present(m, m.Nodes[id], r.Plan.Policy) && (failed[id] || inBatch && r.Resume.Mode == events.ResumeRetry):
 			again = append(again, id)
 			retry = true
 		}

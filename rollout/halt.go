@@ -108,13 +108,10 @@ const manyPassed = 10
 // diagnose tells a broken release from a broken machine and from a broken link,
 // by the same tests that judge a batch, and gives the numbers behind it.
 func diagnose(r *projections.Rollout, b *projections.Batch, failures []events.Failure, c events.Control, passed int) (events.Diagnosis, string) {
-	silent, stuck := 0, 0
+	silent := 0
 	for _, f := range failures {
-		switch f.Kind {
-		case events.Silent:
+		if f.Kind == events.Silent {
 			silent++
-		case events.NotApplied:
-			stuck++
 		}
 	}
 	heard := fmt.Sprintf("%d of %d that were told nothing are heard", c.Nodes-c.Silent, c.Nodes)
@@ -128,7 +125,7 @@ func diagnose(r *projections.Rollout, b *projections.Batch, failures []events.Fa
 	if why, beyond := silentTooMany(b, failures, c); beyond && silent > 1 {
 		return events.DiagnosisRelease, why
 	}
-	if stuck == len(failures) && passed > 0 || silent == 0 && passed >= manyPassed*len(failures) {
+	if silent == 0 && passed >= manyPassed*len(failures) {
 		return events.DiagnosisMachine, fmt.Sprintf("it runs on %d others", passed)
 	}
 	return events.DiagnosisInconclusive, "too little to tell a bad machine from a bad release; " + heard

@@ -12,9 +12,10 @@ import (
 
 // What is ordinary, and how sure a verdict must be. docs/stager.md says why.
 const (
-	// significance of each test: how often what is ordinary may look like a
-	// broken release.
-	significance = 0.01
+	// significance of a test: how often what is ordinary may look like a broken
+	// release. Silence is the weaker evidence and is asked for more.
+	significance       = 0.01
+	silentSignificance = 0.001
 	// ordinaryBroken is the share of machines on which a version that is good
 	// would not start or not stay up.
 	ordinaryBroken = 0.001
@@ -22,8 +23,8 @@ const (
 	// the moment: a full disk, a lock that another package tool holds.
 	ordinaryStuck = 0.02
 	// A control group says how many nodes fall silent by themselves. Before it
-	// said anything, this much is taken as seen: half a node of 25.
-	priorSilent, priorHeard = 0.5, 24.5
+	// said anything, this much is taken as seen: half a node of 50.
+	priorSilent, priorHeard = 0.5, 49.5
 	// ordinaryAway is the share of the control group above which its silence
 	// is the link's doing.
 	ordinaryAway = 0.2
@@ -154,7 +155,7 @@ func silentTooMany(b *projections.Batch, failures []events.Failure, c events.Con
 		return "", false
 	}
 	p := betaBinomialTail(silent, len(b.Nodes), priorSilent+float64(c.Silent), priorHeard+float64(c.Nodes-c.Silent))
-	if p >= significance {
+	if p >= silentSignificance {
 		return "", false
 	}
 	return fmt.Sprintf("%d of %d fell silent and %d of %d that were told nothing, by chance in %s", silent, len(b.Nodes), c.Silent, c.Nodes, chance(p)), true

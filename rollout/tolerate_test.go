@@ -64,10 +64,10 @@ func TestSilenceAgainstTheControlGroup(t *testing.T) {
 		{2, events.Control{}, 2},
 		{3, events.Control{Nodes: 7}, 2},
 		{5, events.Control{Nodes: 200}, 2},
-		{48, events.Control{Nodes: 450}, 2},
-		{48, events.Control{Nodes: 450, Silent: 9}, 5},
-		{48, events.Control{Nodes: 450, Silent: 45}, 11},
-		{200, events.Control{Nodes: 250, Silent: 25}, 33},
+		{48, events.Control{Nodes: 450}, 3},
+		{48, events.Control{Nodes: 450, Silent: 9}, 6},
+		{48, events.Control{Nodes: 450, Silent: 45}, 13},
+		{200, events.Control{Nodes: 250, Silent: 25}, 36},
 	} {
 		b := &projections.Batch{Nodes: make([]string, c.batch)}
 		got := 0

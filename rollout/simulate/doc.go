@@ -14,7 +14,7 @@
 //  3. The log refuses what does not follow the sequence it expects, so two
 //     servers in one world race as two real ones would.
 //
-// The fleet of [Run]: 60% amd64, 30% arm64, 10% riscv64; five sites; two
+// The fleet of [Run]: 60% amd64, 30% arm64, 10% riscv64; five sites; three
 // operating systems with their kernels; 30% laptops. A node beats every 30 s at
 // a phase of its own, a server pulses every 10 s. Installs take a log-normal
 // time, half of them more than 20 s (sigma 0.7, at most 5 min). A node that
@@ -29,7 +29,8 @@
 // median of 2 h, a server with a median of 5 min (reboots and maintenance);
 // sigma is 1 in both. Half of the laptops slept and go on with the same
 // process, everything else starts anew. The fleet has lived like that for two
-// days when the rollout starts, and the mesh has heard the last 24 hours.
+// days when the rollout starts, and the mesh has heard the last 24 hours
+// (an hour in the chaos, where every start of a server reads it again).
 //
 // What is simpler than life: messages between a node and the mesh take no
 // time unless a world says so, a package is never damaged, and a node's link

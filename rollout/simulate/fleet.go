@@ -162,12 +162,23 @@ func (w *World) heardFromTo(n *Node, from, to time.Duration) {
 		b.hb.At = b.at.Add(n.skew)
 		w.store(&b)
 	}
-	for t := from; t < last; t += historyBeat {
-		beat(t)
+	if last < from {
+		return
 	}
-	if last >= from {
-		beat(last)
+	if w.cfg.Keep {
+		for t := from; t < last; t += historyBeat {
+			beat(t)
+		}
+	} else {
+		// The beats in between would prolong the span of hearing and nothing
+		// else, so that is done for them: there are a hundred thousand.
+		beat(from)
+		for _, s := range w.servers {
+			hearing := s.mesh.Nodes[n.ID].Hearing
+			hearing[len(hearing)-1].To = now.Add(last)
+		}
 	}
+	beat(last)
 }
 
 func (n *Node) awayTime() time.Duration {

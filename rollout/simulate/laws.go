@@ -133,8 +133,9 @@ func (l *Laws) Check(rec events.Record, fact events.Fact) error {
 	case *events.Declared:
 		err = l.declaration(f)
 		if err != nil && errors.Is(err, errForbidden) && l.Late > 0 && rec.Event.Time.Sub(l.changed) <= l.Late {
+			n := l.rollouts[f.Because.Rollout].nodes[f.Node]
+			n.judged = n.gone // who left the fleet hears of nothing any more
 			l.loose[f.Node] = true
-			l.rollouts[f.Because.Rollout].nodes[f.Node].judged = false
 			err = nil
 		} else {
 			delete(l.loose, f.Node) // whatever it was is replaced
@@ -197,7 +198,8 @@ func (r *law) check(fact events.Fact) error {
 	case *events.RolloutAmended:
 		r.verdicts(f.Passed, f.Failures)
 	case *events.RolloutPaused:
-		if r.state != lawRunning || r.paused {
+		// An operator may take over a pause that is the link's.
+		if r.state != lawRunning || r.paused && f.Because != events.ByOperator {
 			return fmt.Errorf("it is %s, paused %v", r.state, r.paused)
 		}
 		r.paused = true

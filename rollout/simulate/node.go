@@ -45,7 +45,6 @@ type Node struct {
 	work                      int    // number of the installation under way
 	reports                   int
 	outbox                    []report
-	nextLeave                 time.Duration
 }
 
 // report is a fact the node wants the mesh to know. It is kept until it got

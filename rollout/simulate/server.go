@@ -249,7 +249,7 @@ func sameState(live, fresh *projections.Mesh) error {
 		i++
 	}
 	around := func(b []byte) string { return string(b[max(0, i-80):min(len(b), i+80)]) }
-	return fmt.Errorf("%w: a fold of the log is not the live state: live ...%s..., fold ...%s...", ErrLaw, around(is), around(want))
+	return fmt.Errorf("%w: a fold of the log is not the live state: live has %q, the fold %q", ErrLaw, around(is), around(want))
 }
 
 // receive puts a report into REPORTS. A server that is there takes it in.

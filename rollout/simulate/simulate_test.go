@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 // TestWorlds plays every world with a smaller fleet, with few enough seeds for
 // a test: every law holds, and the judgement is not far off.
 func TestWorlds(t *testing.T) {
-	seeds := 25
+	seeds := 20
 	if testing.Short() {
 		seeds = 6
 	}
@@ -97,6 +97,25 @@ func TestLeaving(t *testing.T) {
 		if rate := left[kind] / there[kind]; rate < 0.75*want || rate > 1.25*want {
 			t.Errorf("kind %d leaves at %.4f a window, want %.4f", kind, rate, want)
 		}
+	}
+}
+
+// TestShortPast: a past that is not kept leaves the same traces as one that is.
+func TestShortPast(t *testing.T) {
+	short, whole := NewWorld(Config{Seed: 3}), NewWorld(Config{Seed: 3, Keep: true})
+	for _, w := range []*World{short, whole} {
+		w.populate(100, oldVersion, 0.05, dayHeard)
+	}
+	gaps := 0
+	for id, n := range whole.Mesh().Nodes {
+		o := short.Mesh().Nodes[id]
+		gaps += len(n.Hearing) - 1
+		if !slices.Equal(n.Hearing, o.Hearing) || n.LastHeard() != o.LastHeard() || n.Heard.StartID != o.Heard.StartID {
+			t.Errorf("%s was heard in %v, last %v; the short past says %v, last %v", id, n.Hearing, n.LastHeard(), o.Hearing, o.LastHeard())
+		}
+	}
+	if gaps < 50 || len(whole.stored) < 10*int(short.beats) {
+		t.Errorf("%d gaps, %d and %d heartbeats: this shows nothing", gaps, len(whole.stored), short.beats)
 	}
 }
 
@@ -186,6 +205,17 @@ func TestLawsFindWhatIsBroken(t *testing.T) {
 				t.Errorf("found %v, want %q", err, tt.want)
 			case tt.want != "" && !strings.Contains(err.Error(), tt.want):
 				t.Errorf("found %v, want %q", err, tt.want)
+			}
+		})
+	}
+}
+
+func BenchmarkRun(b *testing.B) {
+	for _, name := range []string{"crash-all", "healthy-2"} {
+		b.Run(name, func(b *testing.B) {
+			s, _ := SettingNamed(name)
+			for i := range b.N {
+				Run(s, uint64(i), Options{})
 			}
 		})
 	}

@@ -197,14 +197,27 @@ func (r Row) figures() string {
 	return strings.Join(out, ", ")
 }
 
-// Print writes the table for a terminal.
+// Print writes the table for a terminal: the figures, and below them what each
+// world demands and in how many runs that was so.
 func Print(out io.Writer, rows []Row) error {
 	t := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, strings.Join(heads, "\t"))
+	fmt.Fprintln(t, "WORLD\tRUNS\tHALTED\tFALSE\tCOMPLETED\tEXPOSED P50/P99\tDIAGNOSIS R/M/L/I\tVERDICT")
 	for _, r := range rows {
-		fmt.Fprintln(t, strings.Join(r.cells(), "\t"))
+		c := r.cells()
+		fmt.Fprintln(t, strings.Join(append(c[:7:7], c[9]), "\t"))
 	}
-	return t.Flush()
+	fmt.Fprintln(t)
+	for _, r := range rows {
+		fmt.Fprintf(t, "%s\t%s\n", r.Name, r.Must)
+		if f := r.figures(); f != "" {
+			fmt.Fprintf(t, "\t%s of %d\n", f, r.Runs)
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintln(out, "\nDIAGNOSIS: release, machine, link, inconclusive. FALSE: halts of a release that was good.")
+	return err
 }
 
 // PrintMarkdown writes the table for a document.

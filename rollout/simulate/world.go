@@ -171,12 +171,19 @@ func (w *World) jitter() time.Duration {
 func (w *World) Advance(d time.Duration) {
 	end := w.at + d
 	for w.err == nil {
-		at, what := w.next()
+		at, kind, server := w.next()
 		if at > end {
 			break
 		}
 		w.at = at
-		what()
+		switch kind {
+		case aTimer:
+			w.timers.pop().fn()
+		case aBeat:
+			w.beat()
+		case aPulse:
+			server.pulse()
+		}
 		if w.news && !w.due(w.at) {
 			w.decide()
 		}
@@ -187,28 +194,39 @@ func (w *World) Advance(d time.Duration) {
 	}
 }
 
-// next is what happens next: a timer, else a node's beat, else a pulse.
-func (w *World) next() (time.Duration, func()) {
-	at, what := time.Duration(1<<62), func() {}
-	for _, s := range w.servers {
-		if s.pulseAt <= at {
-			at, what = s.pulseAt, s.pulse
+// what happens next.
+type what int
+
+const (
+	nothing what = iota
+	aTimer
+	aBeat
+	aPulse
+)
+
+// next is when something happens next, and what: at one moment timers come
+// first, then beats, then pulses, of which s is the server.
+func (w *World) next() (at time.Duration, kind what, s *Server) {
+	at = 1 << 62
+	for _, o := range w.servers {
+		if o.pulseAt <= at {
+			at, kind, s = o.pulseAt, aPulse, o
 		}
 	}
 	if len(w.ring) > 0 {
 		if due := w.cycle + w.ring[w.turn].phase; due <= at {
-			at, what = due, w.beat
+			at, kind = due, aBeat
 		}
 	}
 	if due, ok := w.timers.next(); ok && due <= at {
-		at, what = due, func() { w.timers.pop().fn() }
+		at, kind = due, aTimer
 	}
-	return at, what
+	return at, kind, s
 }
 
 // due says whether anything else happens at a moment.
 func (w *World) due(at time.Duration) bool {
-	next, _ := w.next()
+	next, _, _ := w.next()
 	return next <= at
 }
 
