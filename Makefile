@@ -11,7 +11,7 @@ export CGO_ENABLED ?= 0
 # The Go that go.mod names, with its security fixes, where it can be had.
 export GOTOOLCHAIN ?= $(shell GOTOOLCHAIN=auto go version >/dev/null 2>&1 && echo auto || echo local)
 
-.PHONY: help demo test unit race loop lab simulate build package lint vuln clean
+.PHONY: help demo test unit race attacks loop lab simulate build package lint vuln clean
 
 help: ## say what there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -30,9 +30,13 @@ race: # the race detector needs cgo and a C compiler
 unit: ## tests without the race detector and the lab: quick
 	go test -short ./...
 
+attacks: ## what a hostile node or stranger may try, each attempt and how it is refused
+	@mkdir -p dist && rm -f dist/attacks.txt
+	NOX_MESH_ATTACKS=$(CURDIR)/dist/attacks.txt go test -count=1 ./server -run '^TestAttacks$$'; status=$$?; cat dist/attacks.txt; exit $$status
+
 LAB := NOX_MESH_LAB=1 go test -count=1 -timeout 25m -v ./packaging/lab -run
 
-loop: ## four real machines (systemd-nspawn, root, Debian): rollout, crash, rollback
+loop: ## real machines (systemd-nspawn, root, Debian): rollout, crash, rollback on four; the server as a package on one
 	$(LAB) "^TestLab"
 
 lab: ## the loop, and all the ways to recover on Debian 12 and 13: writes dist/lab.json and docs/recovery.md
@@ -49,12 +53,13 @@ build: ## both programs into dist/
 	@mkdir -p dist
 	go build -trimpath -ldflags "$(LDFLAGS)" -o dist/ ./cmd/nox-mesh ./cmd/nox-mesh-host
 
-package: ## the host's Debian package: make package VERSION=1.2.3
+package: ## the Debian packages of host and server: make package VERSION=1.2.3
 	@case "$(VERSION)" in [0-9]*) ;; *) echo "VERSION=$(VERSION) is no package version: make package VERSION=1.2.3" >&2; exit 2;; esac
 	@mkdir -p dist/$(ARCH)
-	GOOS=linux GOARCH=$(ARCH) go build -trimpath -ldflags "$(LDFLAGS)" -o dist/$(ARCH)/ ./cmd/nox-mesh-host
-	@VERSION=$(VERSION) ARCH=$(ARCH) BINARY=dist/$(ARCH)/nox-mesh-host SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0) \
-		$(TOOL) nfpm package -f packaging/nfpm.yaml -p deb -t dist/
+	GOOS=linux GOARCH=$(ARCH) go build -trimpath -ldflags "$(LDFLAGS)" -o dist/$(ARCH)/ ./cmd/nox-mesh ./cmd/nox-mesh-host
+	@export VERSION=$(VERSION) ARCH=$(ARCH) SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || echo 0); \
+	BINARY=dist/$(ARCH)/nox-mesh-host $(TOOL) nfpm package -f packaging/nfpm.yaml -p deb -t dist/ && \
+	BINARY=dist/$(ARCH)/nox-mesh $(TOOL) nfpm package -f packaging/server/nfpm.yaml -p deb -t dist/
 
 lint: ## gofmt, vet, staticcheck
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not gofmt-ed:"; gofmt -l $$(git ls-files '*.go'); exit 1; }

@@ -22,6 +22,10 @@ type Log struct {
 	// Appended, if set, hears of each event as soon as the broker has stored
 	// it. Tests stop the program there.
 	Appended func(seq uint64, e Event)
+	// Seal, if set, gets each event before it is written and may complete its
+	// data; the mesh signs declarations there. The function it returns is called
+	// once the event is written or was given up.
+	Seal func(e *Event) (written func(), err error)
 }
 
 // NewLog makes a log on a broker's connection.
@@ -46,6 +50,13 @@ func (l *Log) Append(ctx context.Context, e Event, expected uint64) (uint64, err
 	subject, err := e.StreamSubject()
 	if err != nil {
 		return 0, err
+	}
+	if l.Seal != nil {
+		written, err := l.Seal(&e)
+		if err != nil {
+			return 0, fmt.Errorf("appending %s to %s: %w", e.Type, subject, err)
+		}
+		defer written()
 	}
 	msg := nats.NewMsg(subject)
 	msg.Data = e.Encode()

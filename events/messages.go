@@ -94,6 +94,10 @@ const (
 	ReportFailedToApply = "failed-to-apply"
 )
 
+// ReportKinds are all kinds. A node may send these and no other: with kinds of
+// its own making it could fill the stream.
+var ReportKinds = []string{ReportConfirmed, ReportRolledBack, ReportRefused, ReportFailedToApply}
+
 // Report is a node stating a fact about itself. The kind is in the subject.
 type Report struct {
 	ID   string          `json:"id"` // made by the node; the same when sent again

@@ -63,12 +63,23 @@ func DeclarationSubject(node string) string { return "mesh.declaration." + node 
 // republish onto its own subjects.
 func DeclaredSubject(node string) string { return "mesh.declared." + node }
 
-// InboxPrefix is where replies to one user are sent; kind is "node" or "user".
+// InboxPrefix is where replies to one user are sent; kind is "node", "user",
+// "join" (an invite) or "door" (a node that returns).
 func InboxPrefix(kind, name string) string { return "_INBOX." + kind + "." + name }
 
 // APISubject is where one user asks the mesh for something. The user's name is
 // part of the subject, so the broker vouches for it.
 func APISubject(user, command string) string { return "mesh.api." + user + "." + command }
+
+// JoinSubject is where an invite is traded for a node's credential.
+func JoinSubject(invite string) string { return "mesh.join." + invite }
+
+// ReturnSubject is where a node that was away longer than its credential lives
+// asks for a new one.
+func ReturnSubject(node string) string { return "mesh.return." + node }
+
+// RenewSubject is where a node asks for its next credential while it is linked.
+func RenewSubject(node string) string { return "mesh.renew." + node }
 
 // SubjectNode takes the node out of a heartbeat or report subject, and the
 // kind out of a report's (empty for a heartbeat).

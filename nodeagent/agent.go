@@ -118,14 +118,7 @@ func (a *Agent) load() {
 	if err == nil {
 		a.node = node
 	}
-	if raw, ok := a.state.read(fileDeclaration); ok {
-		d, err := parseDeclaration(raw, a.node)
-		if err != nil {
-			a.state.setAside(fileDeclaration, err.Error())
-		} else {
-			a.decl = &d
-		}
-	}
+	a.loadDeclaration()
 	a.log.Info().Str("version", a.cfg.Version).Str("known_good", a.knownGood).Uint64("revision", a.revision()).
 		Str("start", a.startID).Msg("host starts")
 }
@@ -257,4 +250,10 @@ func (a *Agent) isConfirmed() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.confirmed
+}
+
+func (a *Agent) name() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.node
 }

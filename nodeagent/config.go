@@ -55,9 +55,18 @@ const (
 
 // Config is what an [Agent] needs.
 type Config struct {
-	StateDir     string
-	URL          string // of the broker; empty: no link
-	CredsFile    string // the node's name is in it
+	StateDir  string
+	URL       string // of the broker; empty: no link
+	CredsFile string // the node's name is in it; renewed before it expires
+	// DoorFile is the credential for coming back after CredsFile has expired;
+	// empty: there is no way back.
+	DoorFile string
+	// CAFile holds the CA of the mesh; empty: the link is not encrypted, which
+	// is for tests only.
+	CAFile string
+	// PinsFile holds the keys that declarations and releases are verified by,
+	// see [events.Pins]; empty: nothing is verified.
+	PinsFile     string
 	Version      string // of this program
 	Architecture string // Debian's name for it; the machine's if empty
 	// PinFile is the apt pin that the rollback script writes; empty: none.
@@ -133,6 +142,9 @@ type Timings struct {
 	RetryMost    time.Duration // 10 min
 	Reconnect    time.Duration // first pause before a new connection, doubling; 1 s
 	ReconnectMax time.Duration // 1 min
+	Refused      time.Duration // first pause after the mesh said no, doubling; 1 min
+	RefusedMax   time.Duration // 1 h
+	RenewFirst   time.Duration // from the first link to the first renewal, at most; 1 min
 	Request      time.Duration // one request to the broker; 20 s
 	Fetch        time.Duration // one package; 30 min
 	Install      time.Duration // one try to install; 10 min
@@ -155,6 +167,9 @@ func (t *Timings) fill() error {
 		{"retry limit", &t.RetryMost, 10 * time.Minute},
 		{"reconnect", &t.Reconnect, time.Second},
 		{"reconnect limit", &t.ReconnectMax, time.Minute},
+		{"refused", &t.Refused, time.Minute},
+		{"refused limit", &t.RefusedMax, time.Hour},
+		{"first renewal", &t.RenewFirst, time.Minute},
 		{"request", &t.Request, 20 * time.Second},
 		{"fetch", &t.Fetch, 30 * time.Minute},
 		{"install", &t.Install, 10 * time.Minute},

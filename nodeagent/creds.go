@@ -17,7 +17,7 @@ import (
 func NodeName(file string) (string, error) {
 	raw, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("no credentials at %s: make them with \"nox-mesh node enroll NAME --out FILE\" and copy the file there", file)
+		return "", fmt.Errorf("no credentials at %s, so this machine has not joined: ask for a token (nox-mesh node invite NAME) and give nox-mesh-host join TOKEN here", file)
 	}
 	if err != nil {
 		return "", fmt.Errorf("credentials do not read: %w", err)

@@ -72,16 +72,32 @@ func (a *Agent) offer(raw []byte, newest bool) {
 			d.Revision, have, have))
 		return
 	}
-	if d.Revision <= have {
+	if d.Revision < have {
+		return // overtaken on its way
+	}
+	next, ok := a.check(&d)
+	if !ok {
+		return
+	}
+	if d.Revision > have {
+		err = a.state.write(fileDeclaration, raw)
+	}
+	if err == nil {
+		err = a.keepTrust(next)
+	}
+	if err != nil {
+		// Not acted on: after a restart the node would not know of it.
+		a.problem("declaration", fmt.Sprintf("revision %d cannot be kept on disk, so it is not acted on: %v", d.Revision, err))
+		return
+	}
+	if d.Revision == have {
 		if newest {
 			a.problem("declaration", "")
 		}
 		return
 	}
-	if err := a.state.write(fileDeclaration, raw); err != nil {
-		// Not acted on: after a restart the node would not know of it.
-		a.problem("declaration", fmt.Sprintf("revision %d cannot be kept on disk, so it is not acted on: %v", d.Revision, err))
-		return
+	if err := a.state.remove(fileDenied); err != nil {
+		a.log.Warn().Err(err).Msg("refused declarations")
 	}
 	a.mu.Lock()
 	a.decl = &d
@@ -91,6 +107,32 @@ func (a *Agent) offer(raw []byte, newest bool) {
 		Str("rollout", d.Because.Rollout).Msg("new declaration")
 	poke(a.newer)
 	poke(a.dirty)
+}
+
+// loadDeclaration takes up the declaration that was in force when the host
+// stopped, if it holds against the keys of now.
+func (a *Agent) loadDeclaration() {
+	if _, err := a.trust(a.node); err != nil {
+		return // shown; what cannot be verified is left for when it can be
+	}
+	raw, ok := a.state.read(fileDeclaration)
+	if !ok {
+		return
+	}
+	d, err := parseDeclaration(raw, a.node)
+	if err != nil {
+		a.state.setAside(fileDeclaration, err.Error())
+		return
+	}
+	next, ok := a.check(&d)
+	if !ok {
+		a.state.setAside(fileDeclaration, "it could not be verified")
+		return
+	}
+	if err := a.keepTrust(next); err != nil {
+		a.problem("verified", fmt.Sprintf("what was verified cannot be kept on disk: %v", err))
+	}
+	a.decl = &d
 }
 
 // identify sets the node's name once the credentials are there. A cached

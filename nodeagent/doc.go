@@ -5,6 +5,8 @@
 // and then follow new declarations until it is told to stop or has installed
 // another version of itself.
 //
+// [Join] comes before it, once: it trades a token for the node's identity.
+//
 // It guarantees:
 //
 //  1. Nothing in the state directory, in a declaration or from the broker ends
@@ -24,12 +26,20 @@
 //     would do is rehearsed once a day.
 //  7. A report is on disk until the broker has acknowledged it. It may be sent
 //     twice, then with the same id.
+//  8. Once keys are pinned, nothing is acted on but what they signed for this
+//     node, and nothing older than what was verified. Keys that a later
+//     declaration introduces take the place of the pinned ones for good.
+//  9. The machine's key is made here and its seed never leaves. The link is TLS
+//     with the mesh that the machine joined, and no other. A join that is cut
+//     off leaves the old identity whole, or the new one.
+//  10. The machine's clock does not decide whether its credentials are good.
 //
 // It does not guarantee that a confirmed version works well, only that it
 // started and got through a reconcile. It does not recover a version that does
 // not start: the service manager does, with the script in packaging/, which
 // shares nothing with this package but the state directory. When known-good
 // cannot be read there is no going back, whatever packages are retained: the
-// record (section 4) wants no guess at a version. It does not check who wrote a
-// declaration beyond what the broker lets through.
+// record (section 4) wants no guess at a version. Without pinned keys (a machine
+// from before there were any) it does not check who wrote a declaration, and
+// says so.
 package nodeagent

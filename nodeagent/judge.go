@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"noxmesh/events"
+	"noxmesh/events/anchor"
 )
 
 const (
@@ -84,14 +85,19 @@ func (o *Overview) judgeLink() {
 	case l.URL == "":
 		o.find([]string{restartCommand}, "the link to the mesh is down: %s", l.Reason)
 	case refusedLink(l.Reason):
-		o.find([]string{"nox-mesh node enroll " + o.Node + "   (on an operator's machine; copy the credentials here)"}, "the mesh refuses this node: %s", l.Reason)
+		o.find([]string{"nox-mesh node invite " + or(o.Node, "NAME") + "   (on an operator's machine, if it may come back)", "nox-mesh-host join TOKEN"}, "the mesh does not let this node in: %s", l.Reason)
 	}
 }
 
 // refusedLink tells the broker's no from a network that is not there.
 func refusedLink(reason string) bool {
 	reason = strings.ToLower(reason)
-	return strings.Contains(reason, "authorization") || strings.Contains(reason, "authentication")
+	for _, no := range []string{"authorization", "authentication", ErrRefused.Error(), anchor.ErrNotThisMesh.Error()} {
+		if strings.Contains(reason, strings.ToLower(no)) {
+			return true
+		}
+	}
+	return false
 }
 
 // staleDrill is when the daily drill has been missed for so long that something

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"noxmesh/events"
+	"noxmesh/events/anchor"
 )
 
 // link is the node's one connection to the mesh. It goes outwards only.
@@ -23,6 +24,11 @@ type link struct {
 	reason string // why it is down
 	since  time.Time
 	denied map[string]bool // problem keys of denied permissions
+
+	// Of run's goroutine alone.
+	began      string    // the credential that the session began with
+	renewAt    time.Time // zero until the first renewal
+	renewTries int
 }
 
 func newLink(a *Agent) *link {
@@ -104,13 +110,26 @@ func (l *link) setDown(reason string) {
 // run keeps the link until the context ends.
 func (l *link) run(ctx context.Context) {
 	if l.a.cfg.URL == "" {
-		l.setDown("no address of the mesh: set NOX_MESH_URL=nats://HOST:4222 in /etc/nox-mesh-host/environment and restart the host")
+		l.setDown("no address of the mesh: give nox-mesh-host join TOKEN, or set NOX_MESH_URL=tls://HOST:4222 in /etc/nox-mesh-host/environment and restart the host")
 		return
 	}
 	t := l.a.cfg.Timings
+	refused := 0
 	for try := 1; ; try++ {
 		began := time.Now()
 		err := l.session(ctx)
+		if errors.Is(err, errNotLetIn) && ctx.Err() == nil {
+			// The credential has expired, while the machine was away or on a
+			// connection that lives on from before the last renewal.
+			l.setDown(err.Error())
+			if token(l.a.cfg.CredsFile) != l.began {
+				continue
+			}
+			if err = l.comeBack(ctx); err == nil {
+				// With the pause below, for a mesh that would refuse that, too.
+				err = errors.New("connecting with a new credential")
+			}
+		}
 		if ctx.Err() != nil {
 			l.setDown("the host stops")
 			return
@@ -119,11 +138,22 @@ func (l *link) run(ctx context.Context) {
 		if time.Since(began) > t.ReconnectMax {
 			try = 1
 		}
-		if wait(ctx, backoff(try, t.Reconnect, t.ReconnectMax)) != nil {
+		pause := backoff(try, t.Reconnect, t.ReconnectMax)
+		if refusedLink(err.Error()) {
+			// Only an operator can change that, so nobody is in a hurry.
+			refused++
+			pause = backoff(refused, t.Refused, t.RefusedMax)
+		} else {
+			refused = 0
+		}
+		if wait(ctx, pause) != nil {
 			return
 		}
 	}
 }
+
+// errNotLetIn: the broker does not take the credential for the link.
+var errNotLetIn = errors.New("the mesh does not take this machine's credential")
 
 // session is the link under one set of credentials. It ends with the context,
 // when the credentials are for another node by now, or when nats gives up.
@@ -134,10 +164,15 @@ func (l *link) session(ctx context.Context) error {
 		return err
 	}
 	a.identify(node)
-	changed, closed := make(chan struct{}, 1), make(chan error, 1)
-	nc, err := nats.Connect(a.cfg.URL, l.options(node, changed, closed)...)
+	l.began = token(a.cfg.CredsFile)
+	secure, err := l.secure()
 	if err != nil {
-		return fmt.Errorf("connecting to %s: %w", a.cfg.URL, err)
+		return err
+	}
+	changed, closed := make(chan struct{}, 1), make(chan error, 1)
+	nc, err := connect(ctx, a.cfg.URL, append(l.options(node, changed, closed), secure...)...)
+	if err != nil {
+		return fmt.Errorf("connecting to %s: %w", a.cfg.URL, anchor.Explain(err))
 	}
 	defer nc.Close()
 	// Subscribe first and get afterwards, on each connection: what is declared
@@ -147,12 +182,20 @@ func (l *link) session(ctx context.Context) error {
 	}
 	refresh := time.NewTimer(about(a.cfg.Timings.Refresh))
 	defer refresh.Stop()
+	renew := l.renewal()
+	defer renew.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case err := <-closed:
+			if mayComeBack(err) {
+				return fmt.Errorf("%w: %w", errNotLetIn, err)
+			}
 			return err
+		case <-renew.C:
+			renew.Reset(l.renew(ctx, nc, node))
+			continue
 		case <-changed:
 			if name, err := NodeName(a.cfg.CredsFile); err == nil && name != node {
 				return fmt.Errorf("the credentials are for node %q now", name)
@@ -161,7 +204,10 @@ func (l *link) session(ctx context.Context) error {
 				// Refused credentials reach no callback while the first
 				// connection is still to be made.
 				if err := nc.LastError(); err != nil {
-					l.setDown("connecting: " + err.Error())
+					if l.hasDoor() && mayComeBack(err) {
+						return fmt.Errorf("%w: %w", errNotLetIn, err)
+					}
+					l.setDown("connecting: " + anchor.Explain(err).Error())
 				}
 				continue
 			}
@@ -212,7 +258,7 @@ func (l *link) options(node string, changed chan struct{}, closed chan error) []
 			poke(changed)
 		}),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
-			l.setDown("connecting: " + err.Error())
+			l.setDown("connecting: " + anchor.Explain(err).Error())
 			poke(changed)
 		}),
 		nats.ClosedHandler(func(nc *nats.Conn) {

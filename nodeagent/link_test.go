@@ -143,7 +143,7 @@ func TestCredentialsThatComeLater(t *testing.T) {
 	m.declare("n1", 1)
 	start(t, b.config(creds, m.url()))
 	b.awaitStatus(creds, func(o nodeagent.Overview) bool {
-		return o.Running && o.Host != nil && o.Host.Confirmed && strings.Contains(o.Host.Link.Reason, "nox-mesh node enroll")
+		return o.Running && o.Host != nil && o.Host.Confirmed && strings.Contains(o.Host.Link.Reason, "nox-mesh-host join TOKEN")
 	})
 	if err := os.Rename(m.creds("n1"), creds); err != nil {
 		t.Fatal(err)

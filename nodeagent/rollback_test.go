@@ -2,6 +2,8 @@ package nodeagent_test
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -19,7 +21,11 @@ func TestABadReleaseOnOneMachine(t *testing.T) {
 	var mu sync.Mutex
 	bad := true
 	var lines []string
-	machine, err := simnode.New(simnode.Config{Dir: t.TempDir(), CredsFile: m.creds("n1"), URL: m.url(), Version: "1.0.0",
+	dir := t.TempDir()
+	mustDo(os.Mkdir(filepath.Join(dir, "etc"), 0o700))
+	mustDo(os.Rename(m.creds("n1"), filepath.Join(dir, "etc", "node.creds")))
+	mustDo(os.WriteFile(filepath.Join(dir, "etc", "environment"), []byte("NOX_MESH_URL="+m.url()+"\n"), 0o600))
+	machine, err := simnode.New(simnode.Config{Dir: dir, Version: "1.0.0",
 		Package: aPackage(t, "1.0.0"), Architecture: arch, Timings: quick, RestartDelay: time.Millisecond,
 		Crashes: func(v string) bool { mu.Lock(); defer mu.Unlock(); return bad && v == "1.2.0" },
 		Event:   func(l string) { mu.Lock(); defer mu.Unlock(); lines = append(lines, l) }})

@@ -31,6 +31,8 @@ const (
 	fileRefused      = "refused.json"
 	fileReported     = "reported.json"
 	fileDeclaration  = "declaration.json"
+	fileVerified     = "verified.json"
+	fileDenied       = "declaration-refused.json"
 	fileApplied      = "applied"
 	fileStatus       = "status.json"
 	fileDrill        = "drill.json"

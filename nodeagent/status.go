@@ -23,7 +23,9 @@ type Status struct {
 	Confirmed bool       `json:"confirmed"`
 	Applied   uint64     `json:"applied_revision"`
 	Link      LinkStatus `json:"link"`
-	Problems  []string   `json:"problems,omitempty"`
+	// Pins are the keys that declarations are verified by; nil: by none.
+	Pins     *events.Pins `json:"pins,omitempty"`
+	Problems []string     `json:"problems,omitempty"`
 }
 
 // keepStatus writes status.json whenever something changed. It is for people,
@@ -37,6 +39,9 @@ func (a *Agent) keepStatus(ctx context.Context) {
 		}
 		a.mu.Unlock()
 		s.Link = a.link.status()
+		if pins, err := events.LoadPins(a.cfg.PinsFile); err == nil {
+			s.Pins = &pins
+		}
 		raw, err := json.MarshalIndent(s, "", "  ")
 		if err == nil {
 			err = writeBeside(a.state.path(fileStatus), append(raw, '\n'), 0o644, false)

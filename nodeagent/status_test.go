@@ -93,7 +93,7 @@ func TestLook(t *testing.T) {
 		{"the mesh refuses it", false, func(t *testing.T, dir string) {
 			ranFine(t, dir)
 			linkDown(t, dir, "connecting: nats: Authorization Violation")
-		}, []string{"the mesh refuses this node: connecting: nats: Authorization Violation"}},
+		}, []string{"the mesh does not let this node in: connecting: nats: Authorization Violation"}},
 		{"installed by hand, so there is no package yet", false, func(t *testing.T, dir string) {
 			ranFine(t, dir)
 			must0(t, os.RemoveAll(filepath.Join(dir, dirPackages)))
@@ -146,7 +146,7 @@ func TestLook(t *testing.T) {
 				installed = v
 			}
 			o := Look(s.dir, "/nonexistent/creds", Installed{installed, state})
-			if len(o.Findings) != len(c.findings)+1 || !strings.Contains(o.Findings[0].What, "nox-mesh node enroll") {
+			if len(o.Findings) != len(c.findings)+1 || !strings.Contains(o.Findings[0].What, "nox-mesh-host join TOKEN") {
 				t.Errorf("findings:\n%s", whats(o))
 			}
 			for _, want := range c.findings {

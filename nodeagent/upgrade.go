@@ -38,6 +38,14 @@ func (h hostHandler) Apply(ctx context.Context, r events.Resource) error {
 		return &refusedError{spec, fmt.Sprintf("the package of %s is for %s and this machine is %s: declare the release of its architecture",
 			spec.Version, spec.Architecture, a.cfg.Architecture)}
 	}
+	// Again: the keys may have been pinned since the declaration was accepted.
+	if t, err := a.trust(a.name()); err != nil {
+		return err
+	} else if t != nil {
+		if err := t.releases(spec); err != nil {
+			return &refusedError{spec, err.Error()}
+		}
+	}
 	if old, ok := refusal(a.state.Refused(), spec, h.revision); ok {
 		return &refusedError{spec, fmt.Sprintf("this machine rolled %s back: %s. Declare another version, or this one with retry", spec.Version, old.Reason)}
 	}

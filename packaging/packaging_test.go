@@ -186,7 +186,8 @@ func TestShellcheck(t *testing.T) {
 	if err != nil {
 		t.Skip("shellcheck is not installed here (apt-get install shellcheck)")
 	}
-	if out, err := exec.Command(shellcheck, "gate", "rollback", "rescue", "postinst", "prerm", "postrm").CombinedOutput(); err != nil {
+	if out, err := exec.Command(shellcheck, "gate", "rollback", "rescue", "postinst", "prerm", "postrm",
+		"server/postinst", "server/prerm", "server/postrm").CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -48,9 +48,11 @@ func verifyUnits(t *testing.T, analyze string, kit bool) {
 	place("gate", "/usr/lib/nox-mesh-host/gate")
 	place("rollback", "/usr/lib/nox-mesh-host/rollback")
 	place("gate", "/usr/bin/nox-mesh-host") // anything that can be executed
+	place("gate", "/usr/bin/nox-mesh")
+	place("server/nox-mesh.service", "/usr/lib/systemd/system/nox-mesh.service")
 	place("nox-mesh-host.service", "/usr/lib/systemd/system/nox-mesh-host.service")
 	place("nox-mesh-host-rollback.service", "/usr/lib/systemd/system/nox-mesh-host-rollback.service")
-	units := []string{"nox-mesh-host.service", "nox-mesh-host-rollback.service"}
+	units := []string{"nox-mesh-host.service", "nox-mesh-host-rollback.service", "nox-mesh.service"}
 	if kit {
 		place("gate", "/bin/sh")
 		for _, file := range kitFiles(t) {
@@ -58,7 +60,7 @@ func verifyUnits(t *testing.T, analyze string, kit bool) {
 		}
 		units = append(units, "nox-mesh-host-rescue.service", "nox-mesh-host-rescue.timer")
 	}
-	for _, target := range []string{"sysinit", "basic", "shutdown", "multi-user", "timers", "time-set", "time-sync"} {
+	for _, target := range []string{"sysinit", "basic", "shutdown", "multi-user", "timers", "time-set", "time-sync", "network-online"} {
 		if err := os.WriteFile(root+"/usr/lib/systemd/system/"+target+".target", []byte("[Unit]\nDescription="+target+"\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -66,6 +68,19 @@ func verifyUnits(t *testing.T, analyze string, kit bool) {
 	out, err := exec.Command(analyze, append([]string{"verify", "--root=" + root, "--man=no"}, units...)...).CombinedOutput()
 	if err != nil || len(out) > 0 {
 		t.Errorf("systemd-analyze verify, with the kit: %v: %v\n%s", kit, err, out)
+	}
+}
+
+// TestTheServerIsShutIn: systemd takes from the server what it does not need. What
+// is left over is the network.
+func TestTheServerIsShutIn(t *testing.T) {
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not installed here (apt-get install systemd)")
+	}
+	out, err := exec.Command(analyze, "security", "--offline=true", "--threshold=15", "--no-pager", "server/nox-mesh.service").CombinedOutput()
+	if err != nil {
+		t.Errorf("systemd-analyze security finds more than 1.5 of exposure: %v\n%s", err, out)
 	}
 }
 

@@ -22,6 +22,9 @@ type Node struct {
 	FormerKeys []string
 	MachineID  string
 	Revoked    bool // its key is not let in either
+	// Told are keys that are not let in, and whose holder has knocked at the
+	// door and been told so.
+	Told []string
 	// Invites are the tokens issued for its name, the newest last; at most
 	// [maxInvites] are kept.
 	Invites []Invite
@@ -58,7 +61,39 @@ type Invite struct {
 	Labels    map[string]string
 	Expires   time.Time
 	PublicKey string // opens the joining door only
-	Used      bool
+	UsedBy    string // key of the machine that joined with it, empty if none did
+	// Void says why nobody may join with it any more, empty if it was used or
+	// still may be.
+	Void string
+}
+
+// Open says whether a machine may join with the invite at a moment.
+func (i Invite) Open(now time.Time) bool {
+	return i.UsedBy == "" && i.Void == "" && now.Before(i.Expires)
+}
+
+// Invite finds an invite of the node by its id.
+func (n *Node) Invite(id string) *Invite {
+	for i := range n.Invites {
+		if n.Invites[i].ID == id {
+			return &n.Invites[i]
+		}
+	}
+	return nil
+}
+
+// void takes back what was issued and not used.
+func (n *Node) void(why string) {
+	for i := range n.Invites {
+		if inv := &n.Invites[i]; inv.UsedBy == "" && inv.Void == "" {
+			inv.Void = why
+		}
+	}
+}
+
+// Barred says whether a key was the node's and is not let in any more.
+func (n *Node) Barred(key string) bool {
+	return slices.Contains(n.FormerKeys, key) || n.Revoked && n.PublicKey == key
 }
 
 // Declaration is a declaration with its place in the log.
@@ -186,21 +221,25 @@ func (n *Node) fact(rec events.Record, fact events.Fact) {
 			n.FormerKeys = append(n.FormerKeys, n.PublicKey)
 		}
 		n.PublicKey, n.MachineID, n.Revoked = f.PublicKey, f.MachineID, false
-		for i := range n.Invites {
-			if n.Invites[i].ID == f.Invite {
-				n.Invites[i].Used = true
-			}
+		if inv := n.Invite(f.Invite); inv != nil {
+			inv.UsedBy = f.PublicKey
 		}
 	case *events.NodeInvited:
+		n.void("a newer token was issued for the same name")
 		n.Invites = append(n.Invites, Invite{ID: f.Invite, Labels: f.Labels, Expires: f.Expires, PublicKey: f.PublicKey})
 		if len(n.Invites) > maxInvites {
 			n.Invites = slices.Clone(n.Invites[1:])
 		}
 	case *events.NodeJoinRefused:
 		n.JoinRefused = &FactOf[events.NodeJoinRefused]{rec.Seq, at, *f}
+		if f.Invite == "" && n.Barred(f.PublicKey) && !slices.Contains(n.Told, f.PublicKey) {
+			n.Told = append(n.Told, f.PublicKey)
+		}
 	case *events.NodeRevoked:
 		n.Revoked = true
+		n.void("the node was revoked after the token was issued")
 	case *events.NodeDecommissioned:
+		n.void("the node was decommissioned after the token was issued")
 		n.EnrolledSeq, n.GoneSeq, n.Revoked = 0, rec.Seq, true
 	case *events.NodeConfirmed:
 		n.Confirmed = &FactOf[events.NodeConfirmed]{rec.Seq, at, *f}

@@ -21,8 +21,14 @@ type Mesh struct {
 	Rollouts map[string]*Rollout
 	Releases map[string]*Release // by release key
 	Users    map[string]*User
+	// Invites are the nodes that invites were issued for, by invite.
+	Invites map[string]string
+	// AccessSeq is the last event that changed whose key is let in.
+	AccessSeq uint64
 	// Keys are the signing keys by role, each signed by the one before it; the
-	// last one signs. KeySeq is the last event on each role's subject.
+	// last one signs. What is in the log and does not follow from the key before
+	// it, because somebody else wrote it there, is left out. KeySeq is the last
+	// event on each role's subject.
 	Keys      map[string][]events.Rotation
 	KeySeq    map[string]uint64
 	Listening Listening
@@ -44,6 +50,7 @@ func NewMesh() *Mesh {
 		Releases: map[string]*Release{},
 		Commands: map[string]string{},
 		Users:    map[string]*User{},
+		Invites:  map[string]string{},
 		Keys:     map[string][]events.Rotation{},
 		KeySeq:   map[string]uint64{},
 	}
@@ -55,7 +62,8 @@ type User struct {
 	PublicKey string   // of the newest credential
 	Former    []string // keys of credentials before it
 	Revoked   bool
-	LastSeq   uint64 // last event on the user's subject
+	LastSeq   uint64    // last event on the user's subject
+	At        time.Time // of that event
 }
 
 func (m *Mesh) formerKeys(user string) []string {
@@ -89,8 +97,19 @@ func (m *Mesh) ApplyEvent(rec events.Record) error {
 	m.EventSeq = rec.Seq
 	m.command(rec.Event)
 	switch f := fact.(type) {
+	case *events.NodeEnrolled, *events.NodeRevoked, *events.NodeDecommissioned, *events.NodeJoinRefused,
+		*events.UserAdded, *events.UserRevoked:
+		m.AccessSeq = rec.Seq
+	case *events.NodeInvited:
+		m.Invites[f.Invite] = rec.Event.Subject
+	}
+	switch f := fact.(type) {
 	case *events.ReleaseAdded:
-		m.Releases[rec.Event.Subject] = &Release{Release: f.Release, Added: rec.Event.Time, Seq: rec.Seq, LastSeq: rec.Seq}
+		if r := m.Releases[rec.Event.Subject]; r != nil && r.SHA256 == f.SHA256 {
+			r.Signature, r.LastSeq = f.Signature, rec.Seq // the same package, signed anew
+		} else {
+			m.Releases[rec.Event.Subject] = &Release{Release: f.Release, Added: rec.Event.Time, Seq: rec.Seq, LastSeq: rec.Seq}
+		}
 	case *events.ReleaseHeld:
 		if r := m.Releases[rec.Event.Subject]; r != nil {
 			r.Held, r.LastSeq = &FactOf[events.ReleaseHeld]{rec.Seq, rec.Event.Time, *f}, rec.Seq
@@ -112,14 +131,16 @@ func (m *Mesh) ApplyEvent(rec events.Record) error {
 			r.decommissioned(rec.Event.Subject, rec.Seq)
 		}
 	case *events.UserAdded:
-		m.Users[rec.Event.Subject] = &User{Role: f.Role, PublicKey: f.PublicKey, Former: m.formerKeys(rec.Event.Subject), LastSeq: rec.Seq}
+		m.Users[rec.Event.Subject] = &User{Role: f.Role, PublicKey: f.PublicKey, Former: m.formerKeys(rec.Event.Subject), LastSeq: rec.Seq, At: rec.Event.Time}
 	case *events.UserRevoked:
 		if u := m.Users[rec.Event.Subject]; u != nil {
-			u.Revoked, u.LastSeq = true, rec.Seq
+			u.Revoked, u.LastSeq, u.At = true, rec.Seq, rec.Event.Time
 		}
 	case *events.KeyTrusted:
-		m.Keys[f.Role] = append(m.Keys[f.Role], f.Rotation)
-		m.KeySeq[f.Role] = rec.Seq
+		m.KeySeq[rec.Event.Subject] = rec.Seq
+		if f.Role == rec.Event.Subject && m.follows(f.Rotation) {
+			m.Keys[f.Role] = append(m.Keys[f.Role], f.Rotation)
+		}
 	case *events.NodeInvited, *events.NodeJoinRefused, *events.NodeRevoked:
 		m.node(rec.Event.Subject).fact(rec, fact)
 	case *events.NodeEnrolled, *events.NodeConfirmed, *events.NodeRolledBack,
@@ -139,6 +160,47 @@ func (m *Mesh) ApplyEvent(rec events.Record) error {
 		}
 	}
 	return nil
+}
+
+// follows says whether a key may sign from now on: it is the first of its role,
+// or signed by the one that signs now.
+func (m *Mesh) follows(r events.Rotation) bool {
+	chain := m.Keys[r.Role]
+	if len(chain) == 0 {
+		return r.Signature == "" && events.CheckKey(r.Role, r.Key) == nil
+	}
+	return !slices.ContainsFunc(chain, func(old events.Rotation) bool { return old.Key == r.Key }) &&
+		r.Verify(chain[len(chain)-1].Key) == nil
+}
+
+// Key gives the public key of a role that signs now, empty if there is none.
+func (m *Mesh) Key(role string) string {
+	chain := m.Keys[role]
+	if len(chain) == 0 {
+		return ""
+	}
+	return chain[len(chain)-1].Key
+}
+
+// Rotations lead from the first keys of all roles to the ones that sign now.
+func (m *Mesh) Rotations() []events.Rotation {
+	var out []events.Rotation
+	for _, role := range []string{events.KeyDelivery, events.KeyRelease} {
+		if chain := m.Keys[role]; len(chain) > 1 {
+			out = append(out, chain[1:]...)
+		}
+	}
+	return out
+}
+
+// Signed says whether the key that signs releases now has signed one, and why
+// not. A mesh of before there were keys has nothing to ask for.
+func (m *Mesh) Signed(r events.Release) error {
+	key := m.Key(events.KeyRelease)
+	if key == "" {
+		return nil
+	}
+	return events.VerifyRelease(key, r)
 }
 
 // claim makes a rollout the newest of its nodes.

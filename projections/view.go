@@ -32,6 +32,7 @@ type NodeView struct {
 	Refused    string        `json:"refused,omitempty"` // version it will not install
 	RolledBack *RolledBackTo `json:"rolled_back,omitempty"`
 	Problems   []string      `json:"problems,omitempty"`
+	Revoked    bool          `json:"revoked,omitempty"` // its key is not let in
 }
 
 // RolledBackTo is a node's last rollback in short.
@@ -44,7 +45,7 @@ type RolledBackTo struct {
 
 // View makes the view of one node.
 func (n *Node) View() NodeView {
-	v := NodeView{Node: n.ID, Labels: n.Labels, Declared: n.DeclaredVersion(), Revision: n.Revision()}
+	v := NodeView{Node: n.ID, Labels: n.Labels, Declared: n.DeclaredVersion(), Revision: n.Revision(), Revoked: n.Revoked}
 	if h := n.Heard; h != nil {
 		v.Running, v.KnownGood, v.Applied, v.Retained = h.Version, h.KnownGood, h.Revision, h.Retained
 		v.Architecture, v.Problems = h.Architecture, h.Problems
@@ -79,6 +80,8 @@ func (n *Node) View() NodeView {
 func (n *Node) waiting() string {
 	d := n.Declaration
 	switch {
+	case n.Revoked:
+		return "revoked: it joins again with a new invite only"
 	case n.Heard == nil:
 		return "never heard"
 	case d == nil, n.Heard.Revision >= d.Declared.Revision:
@@ -126,6 +129,8 @@ type ReleaseView struct {
 	Silent     int       `json:"silent"`      // declared, and not heard since
 	// Held says why nobody is declared the release, empty if it is not held.
 	Held string `json:"held,omitempty"`
+	// Unsigned says why nodes would refuse the release, empty if they would not.
+	Unsigned string `json:"unsigned,omitempty"`
 }
 
 // ReleaseViews gives all releases, the one added last first.
@@ -136,6 +141,9 @@ func (m *Mesh) ReleaseViews() []ReleaseView {
 		v := ReleaseView{Release: r.Release, Added: r.Added}
 		if r.Held != nil {
 			v.Held = r.Held.Fact.Reason
+		}
+		if err := m.Signed(r.Release); err != nil {
+			v.Unsigned = err.Error()
 		}
 		seq[r.Key()] = r.Seq
 		for _, n := range m.Nodes {

@@ -93,6 +93,11 @@ func Plan(m *projections.Mesh, req Request) (*events.RolloutStarted, error) {
 	if h := m.HeldOf(releases); h != nil {
 		return nil, refuse("%s is held since %s: %s. Lift the hold with nox-mesh release lift %s", req.Version, h.Held.At.Format(time.RFC3339), h.Held.Fact.Reason, req.Version)
 	}
+	for _, rel := range releases {
+		if err := m.Signed(rel); err != nil {
+			return nil, refuse("nodes would refuse %s for %s by the release key in force: %v. Sign it with nox-mesh release add FILE.deb --sign-key FILE", rel.Version, rel.Architecture, err)
+		}
+	}
 	if err := CheckPolicy(req.Policy); err != nil {
 		return nil, err
 	}
@@ -103,7 +108,7 @@ func Plan(m *projections.Mesh, req Request) (*events.RolloutStarted, error) {
 	cohort := selectNodes(m, selector)
 	if len(cohort) == 0 {
 		if selector.Empty() {
-			return nil, refuse("no node is enrolled: enrol one with nox-mesh node enroll NAME --out FILE")
+			return nil, refuse("no node is enrolled: invite one with nox-mesh node invite NAME")
 		}
 		return nil, refuse("no node matches %q: nox-mesh fleet shows the nodes and their labels", req.Selector)
 	}

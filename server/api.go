@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -16,26 +17,33 @@ import (
 	"noxmesh/projections"
 )
 
-// api answers operators and tools.
+// api answers people and tools. The broker lets through what their roles allow.
 type api struct {
 	nc       *nats.Conn
 	js       jetstream.JetStream
 	log      *events.Log
 	runner   *projections.Runner
 	identity *Identity
+	guard    *guard
+	place    func() place
+	signer   *signer
 	source   string
 	logger   zerolog.Logger
 
-	sub  *nats.Subscription
-	busy chan struct{} // bounds commands at work
+	sub   *nats.Subscription
+	gate  gate
+	users sync.Mutex // held by commands that change who is an operator
 }
 
 const (
 	// commandTimeout bounds one command; reading a package back is the slowest.
 	commandTimeout = 2 * time.Minute
 	freshTimeout   = 10 * time.Second
-	maxCommands    = 16
-	fleetPage      = 500
+	// maxCommands are at work at a time, maxUserCommands of them a user's: one
+	// who asks without end leaves room for others.
+	maxCommands     = 16
+	maxUserCommands = 8
+	fleetPage       = 500
 )
 
 // handle is one command: it decodes its own request and gives a result.
@@ -46,9 +54,11 @@ type caller struct{ actor, command string }
 
 func (a *api) commands() map[string]handle {
 	return map[string]handle{
-		cmdNodeEnroll:       command(a.enroll),
+		cmdNodeInvite:       command(a.invite),
+		cmdNodeRevoke:       command(a.revokeNode),
 		cmdNodeDeclare:      command(a.declare),
 		cmdNodeDecommission: command(a.decommission),
+		cmdReleasePart:      command(a.storePart),
 		cmdReleaseAdd:       command(a.addRelease),
 		cmdReleaseList:      command(a.listReleases),
 		cmdReleaseHold:      command(a.holdRelease),
@@ -62,7 +72,13 @@ func (a *api) commands() map[string]handle {
 		cmdRolloutAbort:     command(a.abortRollout),
 		cmdRolloutRevert:    command(a.revertRollout),
 		cmdRolloutBacktest:  command(a.backtest),
+		cmdUserAdd:          command(a.addUser),
+		cmdUserList:         command(a.listUsers),
+		cmdUserRevoke:       command(a.revokeUser),
 		cmdFleet:            command(a.fleet),
+		cmdKeyList:          command(a.listKeys),
+		cmdKeyRotate:        command(a.rotateKey),
+		cmdLogRead:          command(a.readLog),
 	}
 }
 
@@ -80,24 +96,24 @@ func command[Q, R any](fn func(ctx context.Context, by caller, q Q) (R, error)) 
 
 func (a *api) start() error {
 	commands := a.commands()
-	a.busy = make(chan struct{}, maxCommands)
 	sub, err := a.nc.QueueSubscribe(events.APISubject("*", ">"), "nox-mesh", func(msg *nats.Msg) {
 		t := strings.SplitN(msg.Subject, ".", 4)
 		name := t[3]
 		by := caller{actor: t[2], command: events.Printable(msg.Header.Get(headerCommand), 64)}
 		do, ok := commands[name]
-		if !ok {
+		switch {
+		case by.command == "":
+			a.answer(msg, nil, fmt.Errorf("a command needs an id of its own in header %s", headerCommand))
+			return
+		case !ok:
 			a.answer(msg, nil, fmt.Errorf("this server knows no command %q: is nox-mesh of another version than the server?", name))
 			return
-		}
-		select {
-		case a.busy <- struct{}{}:
-		default:
-			a.answer(msg, nil, errors.New("the server is busy with other commands: try again in a moment"))
+		case !a.gate.enter(by.actor):
+			a.answer(msg, nil, errBusy)
 			return
 		}
 		go func() {
-			defer func() { <-a.busy }()
+			defer a.gate.leave(by.actor)
 			ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 			defer cancel()
 			if err := a.fresh(ctx); err != nil {
@@ -113,6 +129,38 @@ func (a *api) start() error {
 	}
 	a.sub = sub
 	return a.nc.Flush()
+}
+
+var errBusy = errors.New("the server is busy with other commands: try again in a moment")
+
+// gate counts commands at work, in all and of each user.
+type gate struct {
+	mu   sync.Mutex
+	all  int
+	user map[string]int
+}
+
+func (g *gate) enter(user string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.all == maxCommands || g.user[user] == maxUserCommands {
+		return false
+	}
+	if g.user == nil {
+		g.user = map[string]int{}
+	}
+	g.all++
+	g.user[user]++
+	return true
+}
+
+func (g *gate) leave(user string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.all--
+	if g.user[user]--; g.user[user] == 0 {
+		delete(g.user, user)
+	}
 }
 
 func (a *api) stop() { _ = a.sub.Unsubscribe() }
@@ -135,7 +183,7 @@ func (a *api) answer(msg *nats.Msg, result any, err error) {
 		out.Result, err = json.Marshal(result)
 	}
 	if err != nil {
-		out = reply{Error: err.Error()}
+		out = reply{Error: err.Error(), Busy: errors.Is(err, errBusy)}
 	}
 	raw, err := json.Marshal(out)
 	if err != nil {

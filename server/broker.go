@@ -16,16 +16,26 @@ import (
 	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/rs/zerolog"
+
+	"noxmesh/events/anchor"
 )
 
 // BrokerConfig says how to run the broker.
 type BrokerConfig struct {
 	// DataDir holds everything that must survive; it is made if it is not there.
 	DataDir string
-	// Listen is host:port for nodes and operators. Port 0 takes a free one.
+	// Listen is host:port for nodes and operators, always with TLS. Port 0 takes
+	// a free one.
 	Listen   string
 	Identity *Identity
-	Logger   zerolog.Logger
+	// Hosts are names and addresses under which clients find the broker, besides
+	// those that it finds out itself. The first is the one that tokens name.
+	Hosts []string
+	// Certificates of the installation's own; the mesh makes its own if none.
+	Certificates Certificates
+	// Revoked keys are refused from the first moment.
+	Revoked RevokedKeys
+	Logger  zerolog.Logger
 }
 
 func (c BrokerConfig) validate() (host string, port int, err error) {
@@ -46,7 +56,7 @@ func (c BrokerConfig) validate() (host string, port int, err error) {
 	if host == "" {
 		host = natsserver.DEFAULT_HOST
 	}
-	return host, port, nil
+	return host, port, checkHosts(c.Hosts)
 }
 
 // Broker is nats-server in this process.
@@ -54,6 +64,10 @@ type Broker struct {
 	srv      *natsserver.Server
 	identity *Identity
 	lock     *dataLock
+	keyring  *keyring
+	hosts    []string
+	listen   string
+	revoker  *revoker
 
 	stop    sync.Once
 	stopped chan struct{}
@@ -63,6 +77,10 @@ type Broker struct {
 // readyTimeout bounds the wait from "started" to "answers". Reading the data
 // back comes before that and takes as long as it takes.
 const readyTimeout = 10 * time.Second
+
+// tlsTimeout bounds a handshake; links may be slow, and all nodes may come at
+// once.
+const tlsTimeout = 10 * time.Second
 
 // StartBroker locks the data directory, starts the broker on it and returns
 // when it answers and all its streams are loaded. The error says what to do.
@@ -75,8 +93,12 @@ func StartBroker(c BrokerConfig) (*Broker, error) {
 	if err != nil {
 		return nil, err
 	}
+	keyring, err := openKeyring(c.DataDir, c.Certificates, c.Hosts, host, c.Logger, time.Now())
+	if err != nil {
+		return nil, errors.Join(err, lock.release())
+	}
 	resolver := &natsserver.MemAccResolver{}
-	operator, system, err := c.Identity.trust(resolver)
+	operator, system, applied, err := c.Identity.trust(resolver, c.Revoked)
 	if err != nil {
 		return nil, errors.Join(err, lock.release())
 	}
@@ -91,6 +113,8 @@ func StartBroker(c BrokerConfig) (*Broker, error) {
 		StoreDir:               c.DataDir, // the server adds "jetstream"
 		SyncAlways:             true,
 		DisableJetStreamBanner: true,
+		TLSConfig:              keyring.config(),
+		TLSTimeout:             tlsTimeout.Seconds(),
 		// The status of a rollout over 50,000 nodes is one message. What a node
 		// may send is limited in its credential.
 		MaxPayload: 8 << 20,
@@ -107,6 +131,8 @@ func StartBroker(c BrokerConfig) (*Broker, error) {
 	log := &brokerLog{log: c.Logger.With().Str("part", "broker").Logger()}
 	srv.SetLoggerV2(log, false, false, false)
 	b := &Broker{srv: srv, identity: c.Identity, lock: lock, stopped: make(chan struct{})}
+	b.keyring, b.hosts, b.listen = keyring, c.Hosts, host
+	b.revoker = &revoker{resolver: resolver, applied: applied}
 	srv.Start()
 	if err := b.started(log, c); err != nil {
 		b.shutdown()
@@ -144,11 +170,27 @@ func (b *Broker) ClientURL() string {
 	if err != nil {
 		return raw
 	}
-	if ip := net.ParseIP(u.Hostname()); ip != nil && ip.IsUnspecified() {
-		u.Host = net.JoinHostPort("127.0.0.1", u.Port())
+	host := u.Hostname()
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
 	}
+	u.Host = net.JoinHostPort(b.keyring.callable(host), u.Port())
 	return u.String()
 }
+
+// OutsideURL is where clients on other machines find the broker, as far as it
+// knows.
+func (b *Broker) OutsideURL() string {
+	u, err := url.Parse(b.srv.ClientURL())
+	if err != nil {
+		return b.ClientURL()
+	}
+	u.Host = net.JoinHostPort(b.keyring.callable(reachable(b.hosts, b.listen)), u.Port())
+	return u.String()
+}
+
+// CA is the fingerprint of the CA that clients trust, see [anchor.Fingerprint].
+func (b *Broker) CA() string { return anchor.Fingerprint(b.keyring.ca) }
 
 // Connect makes a connection inside the process, as the mesh itself. It has
 // all rights in the mesh's account. The caller closes it.
@@ -206,13 +248,21 @@ func (b *Broker) shutdown() {
 }
 
 // brokerLog hands the server's log over. What it calls a notice is detail for
-// the reader of this program's log.
+// the reader of this program's log. It has a line for each thing that it refuses
+// a client; one that tries without end must not drown what else there is to read.
 type brokerLog struct {
 	log zerolog.Logger
 
-	mu  sync.Mutex
-	why string
+	mu      sync.Mutex
+	why     string
+	lines   allowance
+	leftOut int
 }
+
+const (
+	lineBurst = 30
+	lineEvery = time.Second
+)
 
 // fatal is the first thing that kept the server from starting.
 func (l *brokerLog) fatal() string {
@@ -222,10 +272,25 @@ func (l *brokerLog) fatal() string {
 }
 
 func (l *brokerLog) Noticef(format string, v ...any) { l.log.Debug().Msgf(format, v...) }
-func (l *brokerLog) Warnf(format string, v ...any)   { l.log.Warn().Msgf(format, v...) }
-func (l *brokerLog) Errorf(format string, v ...any)  { l.log.Error().Msgf(format, v...) }
+func (l *brokerLog) Warnf(format string, v ...any)   { l.say(l.log.Warn(), format, v) }
+func (l *brokerLog) Errorf(format string, v ...any)  { l.say(l.log.Error(), format, v) }
 func (l *brokerLog) Debugf(format string, v ...any)  { l.log.Debug().Msgf(format, v...) }
 func (l *brokerLog) Tracef(format string, v ...any)  { l.log.Trace().Msgf(format, v...) }
+
+func (l *brokerLog) say(line *zerolog.Event, format string, v []any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var ok bool
+	if l.lines, ok = l.lines.take(time.Now(), lineBurst, lineEvery); !ok {
+		l.leftOut++
+		return
+	}
+	if l.leftOut > 0 {
+		line.Int("left_out_before", l.leftOut)
+		l.leftOut = 0
+	}
+	line.Msgf(format, v...)
+}
 
 // Fatalf is kept for the error of [StartBroker]: errors are returned or logged.
 func (l *brokerLog) Fatalf(format string, v ...any) {

@@ -11,16 +11,15 @@ import (
 	"github.com/google/uuid"
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"noxmesh/events"
+	"noxmesh/events/anchor"
 	"noxmesh/rollout"
 )
 
 // Client asks a mesh on behalf of an operator or a tool.
 type Client struct {
 	nc   *nats.Conn
-	js   jetstream.JetStream
 	user string
 	// Denied is the last thing that the broker refused; it arrives beside the
 	// call that then times out.
@@ -30,8 +29,9 @@ type Client struct {
 // requestTimeout bounds a command without data to move.
 const requestTimeout = 15 * time.Second
 
-// Dial connects with the credential in a file. The error says what to do.
-func Dial(url, credsFile string) (*Client, error) {
+// Dial connects with the credential in a file, to a server whose certificate is
+// by the CA in another. The error says what to do.
+func Dial(url, credsFile, caFile string) (*Client, error) {
 	raw, err := os.ReadFile(credsFile)
 	if err != nil {
 		return nil, fmt.Errorf("reading the operator's credential: %w: start nox-mesh server (it writes one into its data directory), or name one with --creds or NOX_MESH_CREDS", err)
@@ -44,8 +44,13 @@ func Dial(url, credsFile string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s is no user's credential: %w", credsFile, err)
 	}
+	secure, err := anchor.File(caFile)
+	if err != nil {
+		return nil, fmt.Errorf("%w: copy tls/ca.pem from the server's data directory, and name it with --ca or NOX_MESH_CA", err)
+	}
 	c := &Client{user: claims.Name, denied: make(chan error, 1)}
 	c.nc, err = nats.Connect(url,
+		nats.Secure(secure),
 		nats.Name("nox-mesh "+claims.Name),
 		nats.UserCredentials(credsFile),
 		nats.CustomInboxPrefix(events.InboxPrefix("user", claims.Name)),
@@ -53,29 +58,33 @@ func Dial(url, credsFile string) (*Client, error) {
 		// A command must not wait in a buffer and be carried out later, when
 		// the person who gave it has long been told that it failed.
 		nats.ReconnectBufSize(-1),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			if errors.Is(err, nats.ErrPermissionViolation) {
+		nats.ErrorHandler(func(nc *nats.Conn, _ *nats.Subscription, err error) {
+			switch {
+			case errors.Is(err, nats.ErrPermissionViolation):
 				select {
 				case c.denied <- err:
 				default:
 				}
+			case errors.Is(err, nats.ErrAuthRevoked), errors.Is(err, nats.ErrAuthorization):
+				nc.Close() // it will not be otherwise the next time
 			}
 		}))
+	if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthRevoked) {
+		return nil, fmt.Errorf("the mesh at %s does not let %q in (%w): the credential %s was revoked or replaced, or is another mesh's", url, claims.Name, err, credsFile)
+	}
+	if why := anchor.Explain(err); errors.Is(why, anchor.ErrNotThisMesh) {
+		return nil, fmt.Errorf("%s: %w (%s): name another CA with --ca or NOX_MESH_CA, or another place with --url", url, why, caFile)
+	} else if why != err {
+		return nil, fmt.Errorf("%s: %w", url, why)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("no mesh answers at %s: %w: is nox-mesh server running there? Name another place with --url or NOX_MESH_URL", url, err)
-	}
-	if c.js, err = jetstream.New(c.nc); err != nil {
-		c.nc.Close()
-		return nil, err
 	}
 	return c, nil
 }
 
 // Close ends the connection.
 func (c *Client) Close() { c.nc.Close() }
-
-// Log reads the log. Only the mesh appends.
-func (c *Client) Log() *events.Log { return events.NewLog(c.js) }
 
 // ask sends one command and decodes its result.
 func ask[R any](ctx context.Context, c *Client, timeout time.Duration, name string, q any) (R, error) {
@@ -84,6 +93,9 @@ func ask[R any](ctx context.Context, c *Client, timeout time.Duration, name stri
 	if err != nil {
 		return out, err
 	}
+	if len(raw) > maxRequest {
+		return out, fmt.Errorf("%s: a request of %d bytes is over the limit of %d", name, len(raw), maxRequest)
+	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	ctx, stop := context.WithCancelCause(ctx)
@@ -91,7 +103,7 @@ func ask[R any](ctx context.Context, c *Client, timeout time.Duration, name stri
 	go func() {
 		select {
 		case err := <-c.denied:
-			stop(fmt.Errorf("the credential of %q does not allow this: %w", c.user, err))
+			stop(fmt.Errorf("the role of %q does not allow %s (or the server is of another version, and knows no such command): %w", c.user, name, err))
 		case <-ctx.Done():
 		}
 	}()
@@ -102,18 +114,16 @@ func ask[R any](ctx context.Context, c *Client, timeout time.Duration, name stri
 	request := nats.NewMsg(events.APISubject(c.user, name))
 	request.Data = raw
 	request.Header.Set(headerCommand, id.String())
-	msg, err := c.request(ctx, request)
+	r, err := c.request(ctx, request)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
-		return out, errors.New("the broker answers, but no nox-mesh server does: it may be starting or stopping; try again, and look at its log")
+		return out, fmt.Errorf("%w: the broker does, but no nox-mesh server: it may be starting or stopping; try again, and look at its log", errNoAnswer)
+	case err != nil && c.nc.IsClosed():
+		return out, fmt.Errorf("the mesh does not let %q in any more: the credential was revoked or replaced", c.user)
 	case err != nil && context.Cause(ctx) != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		return out, context.Cause(ctx)
 	case err != nil:
-		return out, fmt.Errorf("%s: no answer within %s (%w): it may have been carried out all the same; look before you try again", name, timeout, err)
-	}
-	var r reply
-	if err := json.Unmarshal(msg.Data, &r); err != nil {
-		return out, fmt.Errorf("%s: the answer does not read: %w", name, err)
+		return out, fmt.Errorf("%s: %w within %s (%w): it may have been carried out all the same; look before you try again", name, errNoAnswer, timeout, err)
 	}
 	if r.Error != "" {
 		return out, errors.New(r.Error)
@@ -124,37 +134,106 @@ func ask[R any](ctx context.Context, c *Client, timeout time.Duration, name stri
 	return out, nil
 }
 
+// errNoAnswer: nobody answered, which may be otherwise in a moment.
+var errNoAnswer = errors.New("no answer")
+
 // request sends a command, again when the connection broke or the server was
-// away meanwhile: the command has an id, so it is carried out once all the same.
-func (c *Client) request(ctx context.Context, request *nats.Msg) (*nats.Msg, error) {
+// away or busy meanwhile: the command has an id, so it is carried out once all
+// the same.
+func (c *Client) request(ctx context.Context, request *nats.Msg) (reply, error) {
 	const pause = 100 * time.Millisecond
 	for {
-		attempt, cancel := context.WithCancel(ctx)
-		broken := c.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
-		go func() {
-			select {
-			case <-broken:
-				cancel()
-			case <-attempt.Done():
-			}
-		}()
-		msg, err := c.nc.RequestMsgWithContext(attempt, request)
-		cancel()
-		c.nc.RemoveStatusListener(broken)
-		if err == nil || ctx.Err() != nil || c.nc.IsClosed() {
-			return msg, err
+		r, err := c.try(ctx, request)
+		if err == nil && !r.Busy || ctx.Err() != nil || c.nc.IsClosed() {
+			return r, err
 		}
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return nil, err
+			return r, err
 		}
 	}
 }
 
-// Enroll issues a credential for a node.
-func (c *Client) Enroll(ctx context.Context, q EnrollRequest) (EnrollReply, error) {
-	return ask[EnrollReply](ctx, c, requestTimeout, cmdNodeEnroll, q)
+// try sends a command once and gives up when the connection breaks.
+func (c *Client) try(ctx context.Context, request *nats.Msg) (reply, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	broken := c.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
+	defer c.nc.RemoveStatusListener(broken)
+	go func() {
+		select {
+		case <-broken:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	var r reply
+	msg, err := c.nc.RequestMsgWithContext(ctx, request)
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(msg.Data, &r); err != nil {
+		return reply{Error: fmt.Sprintf("%s: the answer does not read: %v", request.Subject, err)}, nil
+	}
+	return r, nil
+}
+
+// followInterval is how often a reader that follows the log asks for more.
+const followInterval = 500 * time.Millisecond
+
+// ReadLog hands over the events that match, in order, each once, until the end
+// of the log. With follow it goes on with new ones until ctx ends, which is then
+// the error, also while the server is away. An error from fn ends it.
+func (c *Client) ReadLog(ctx context.Context, q LogRequest, follow bool, fn func(events.Record) error) error {
+	for {
+		page, err := ask[LogPage](ctx, c, requestTimeout, cmdLogRead, q)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil:
+			if err := page.hand(fn); err != nil {
+				return err
+			}
+			q.From = page.Next
+			if page.Next <= page.Last {
+				continue
+			}
+			if !follow {
+				return nil
+			}
+		case !follow || !errors.Is(err, errNoAnswer):
+			return err
+		}
+		select {
+		case <-time.After(followInterval):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (p LogPage) hand(fn func(events.Record) error) error {
+	for _, rec := range p.Events {
+		e, err := events.Decode(rec.Event)
+		if err != nil {
+			return fmt.Errorf("event %d: %w", rec.Seq, err)
+		}
+		if err := fn(events.Record{Seq: rec.Seq, Event: e}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Invite issues tokens with which machines may join.
+func (c *Client) Invite(ctx context.Context, q InviteRequest) (InviteReply, error) {
+	return ask[InviteReply](ctx, c, commandTimeout, cmdNodeInvite, q)
+}
+
+// RevokeNode shuts a node out until it joins again with a new token.
+func (c *Client) RevokeNode(ctx context.Context, q RevokeRequest) (RevokeReply, error) {
+	return ask[RevokeReply](ctx, c, requestTimeout, cmdNodeRevoke, q)
 }
 
 // Declare sets a node's resources.
@@ -167,17 +246,30 @@ func (c *Client) Decommission(ctx context.Context, q DecommissionRequest) (Decom
 	return ask[DecommissionReply](ctx, c, requestTimeout, cmdNodeDecommission, q)
 }
 
-// AddRelease uploads a package and records it. With replace it may take the
-// place of another package of the same version.
-func (c *Client) AddRelease(ctx context.Context, path string, replace bool) (ReleaseAddReply, error) {
+// AddRelease signs a package with the release key, uploads it and records it; a
+// mesh takes none that is not signed. With replace it may take the place of another package of the same version.
+func (c *Client) AddRelease(ctx context.Context, path string, key *events.SigningKey, replace bool) (ReleaseAddReply, error) {
 	release, err := ReadDeb(path)
 	if err != nil {
 		return ReleaseAddReply{}, err
 	}
-	if err := PutPackage(ctx, c.js, path, release); err != nil {
+	if key != nil {
+		if release.Signature, err = key.Sign(events.ReleaseText(release)); err != nil {
+			return ReleaseAddReply{}, err
+		}
+	}
+	if err := c.upload(ctx, path, release); err != nil {
 		return ReleaseAddReply{}, err
 	}
 	return ask[ReleaseAddReply](ctx, c, commandTimeout, cmdReleaseAdd, ReleaseAddRequest{Release: release, Replace: replace})
+}
+
+// upload brings the file of a release, in parts.
+func (c *Client) upload(ctx context.Context, path string, r events.Release) error {
+	return releaseParts(path, r, func(name string, part []byte) error {
+		_, err := ask[PartReply](ctx, c, commandTimeout, cmdReleasePart, PartRequest{Name: name, Data: part})
+		return err
+	})
 }
 
 // Releases lists all releases.
@@ -233,6 +325,21 @@ func (c *Client) RevertRollout(ctx context.Context, id, reason string) (*rollout
 // AbortRollout ends an open rollout.
 func (c *Client) AbortRollout(ctx context.Context, id, reason string) (*rollout.Status, error) {
 	return ask[*rollout.Status](ctx, c, requestTimeout, cmdRolloutAbort, RolloutRequest{ID: id, Reason: reason})
+}
+
+// AddUser issues a credential for a person or a tool.
+func (c *Client) AddUser(ctx context.Context, q UserAddRequest) (UserAddReply, error) {
+	return ask[UserAddReply](ctx, c, requestTimeout, cmdUserAdd, q)
+}
+
+// RevokeUser shuts a person or a tool out.
+func (c *Client) RevokeUser(ctx context.Context, user, reason string) (UserRevokeReply, error) {
+	return ask[UserRevokeReply](ctx, c, requestTimeout, cmdUserRevoke, UserRevokeRequest{User: user, Reason: reason})
+}
+
+// Users lists everybody who was ever given a credential.
+func (c *Client) Users(ctx context.Context) (UserList, error) {
+	return ask[UserList](ctx, c, requestTimeout, cmdUserList, struct{}{})
 }
 
 // Fleet gives all nodes. Each page states its own sequence; the result states

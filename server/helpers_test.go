@@ -33,20 +33,20 @@ type mesh struct {
 
 func startMesh(t testing.TB, dir string) *mesh {
 	t.Helper()
-	m := startBroker(t, dir)
+	m := startBroker(t, dir, RevokedKeys{})
 	if err := EnsureStreams(testContext(t), m.js, StreamOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return m
 }
 
-func startBroker(t testing.TB, dir string) *mesh {
+func startBroker(t testing.TB, dir string, revoked RevokedKeys) *mesh {
 	t.Helper()
 	id, err := LoadOrCreateIdentity(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := StartBroker(BrokerConfig{DataDir: dir, Listen: "127.0.0.1:0", Identity: id, Logger: testLog(t)})
+	b, err := StartBroker(BrokerConfig{DataDir: dir, Listen: "127.0.0.1:0", Identity: id, Revoked: revoked, Logger: testLog(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ type user struct {
 func connectUser(t testing.TB, m *mesh, creds []byte, inbox string) *user {
 	t.Helper()
 	u := &user{denied: make(chan error, 64)}
-	nc, err := nats.Connect(m.broker.ClientURL(), nats.UserCredentialBytes(creds), nats.CustomInboxPrefix(inbox),
+	nc, err := nats.Connect(m.broker.ClientURL(), nats.RootCAs(CAFile(m.dir)), nats.UserCredentialBytes(creds), nats.CustomInboxPrefix(inbox),
 		nats.NoReconnect(), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { u.denied <- err }))
 	if err != nil {
 		t.Fatal(err)
@@ -106,11 +106,22 @@ func connectNode(t testing.TB, m *mesh, name string) *user {
 	return connectUser(t, m, creds, events.InboxPrefix("node", name))
 }
 
-func connectOperator(t testing.TB, m *mesh, name string) *user {
+func connectPerson(t testing.TB, m *mesh, name, role string) *user {
 	t.Helper()
-	creds, err := m.identity.OperatorCreds(name)
+	creds, _, err := m.identity.UserCreds(name, role)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return connectUser(t, m, creds, events.InboxPrefix("user", name))
+}
+
+// NodeCreds makes a credential for one node, which no join has made, and gives it
+// with its public key.
+func (id *Identity) NodeCreds(name string) (creds []byte, publicKey string, err error) {
+	return newCreds(name, func(publicKey string) (string, error) {
+		if err := events.CheckNodeID(name); err != nil {
+			return "", err
+		}
+		return scopedJWT(name, publicKey, id.nodes, id.roleNode, time.Time{})
+	})
 }

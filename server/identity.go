@@ -11,8 +11,6 @@ import (
 	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
-
-	"noxmesh/events"
 )
 
 // Identity holds the keys that the mesh vouches with. Only keys are kept on
@@ -21,29 +19,54 @@ import (
 type Identity struct {
 	operator nkeys.KeyPair
 	system   nkeys.KeyPair
-	mesh     nkeys.KeyPair // account of streams, server and operators
-	nodes    nkeys.KeyPair // account of nodes
-	roleNode nkeys.KeyPair // signs nodes, scoped
-	roleUser nkeys.KeyPair // signs operators, scoped
+	// Accounts: of streams and server, of nodes, of people and tools, and of
+	// those who stand at the joining door.
+	mesh, nodes, people, door nkeys.KeyPair
+	// Roles sign users, scoped.
+	roleNode, roleInvite, roleReturn      nkeys.KeyPair
+	roleOperator, roleAuditor, roleViewer nkeys.KeyPair
 }
 
-// keyFiles are the files of an identity.
+// keyFiles are the files of an identity. people.nk is the last of the later
+// ones: where it is, they were all made.
 func (id *Identity) keyFiles() []keyFile {
 	operator, account := nkeys.PrefixByteOperator, nkeys.PrefixByteAccount
 	return []keyFile{
-		{"operator.nk", operator, &id.operator},
-		{"system.nk", account, &id.system},
-		{"mesh.nk", account, &id.mesh},
-		{"nodes.nk", account, &id.nodes},
-		{"role-node.nk", account, &id.roleNode},
-		{"role-operator.nk", account, &id.roleUser},
+		{"operator.nk", operator, false, &id.operator},
+		{"system.nk", account, false, &id.system},
+		{"mesh.nk", account, false, &id.mesh},
+		{"nodes.nk", account, false, &id.nodes},
+		{"role-node.nk", account, false, &id.roleNode},
+		{"role-operator.nk", account, false, &id.roleOperator},
+		{"door.nk", account, true, &id.door},
+		{"role-invite.nk", account, true, &id.roleInvite},
+		{"role-return.nk", account, true, &id.roleReturn},
+		{"role-auditor.nk", account, true, &id.roleAuditor},
+		{"role-viewer.nk", account, true, &id.roleViewer},
+		{lastKeyFile, account, true, &id.people},
 	}
 }
 
+const lastKeyFile = "people.nk"
+
 type keyFile struct {
-	name string
-	kind nkeys.PrefixByte
-	key  *nkeys.KeyPair
+	name  string
+	kind  nkeys.PrefixByte
+	later bool // not in data directories of version 0.1
+	key   *nkeys.KeyPair
+}
+
+// create makes the key and writes its file.
+func (f keyFile) create(dir string) error {
+	key, err := nkeys.CreatePair(f.kind)
+	if err != nil {
+		return err
+	}
+	seed, err := key.Seed()
+	if err != nil {
+		return err
+	}
+	return writeFile(filepath.Join(dir, f.name), append(seed, '\n'))
 }
 
 // LoadOrCreateIdentity reads the identity of a data directory, or makes one if
@@ -68,6 +91,8 @@ func LoadOrCreateIdentity(dataDir string) (*Identity, error) {
 		if err := createIdentity(dir); err != nil {
 			return nil, dirTrouble(dataDir, fmt.Errorf("making the identity: %w", err))
 		}
+	} else if err := addLaterKeys(dir); err != nil {
+		return nil, dirTrouble(dataDir, fmt.Errorf("adding to the identity: %w", err))
 	}
 	return loadIdentity(dir)
 }
@@ -79,15 +104,7 @@ func createIdentity(dir string) error {
 	}
 	var id Identity
 	for _, f := range id.keyFiles() {
-		key, err := nkeys.CreatePair(f.kind)
-		if err != nil {
-			return err
-		}
-		seed, err := key.Seed()
-		if err != nil {
-			return err
-		}
-		if err := writeFile(filepath.Join(fresh, f.name), append(seed, '\n')); err != nil {
+		if err := f.create(fresh); err != nil {
 			return err
 		}
 	}
@@ -95,6 +112,29 @@ func createIdentity(dir string) error {
 		return err
 	}
 	return syncDir(filepath.Dir(dir))
+}
+
+// addLaterKeys makes the keys that an identity of version 0.1 has not. One that
+// has the last of them had them all, and a missing one is damage.
+func addLaterKeys(dir string) error {
+	if _, err := os.Stat(filepath.Join(dir, lastKeyFile)); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	var id Identity
+	for _, f := range id.keyFiles() {
+		_, err := os.Stat(filepath.Join(dir, f.name))
+		switch {
+		case !f.later:
+		case errors.Is(err, os.ErrNotExist):
+			err = f.create(dir)
+			if err != nil {
+				return err
+			}
+		case err != nil:
+			return err
+		}
+	}
+	return nil
 }
 
 func loadIdentity(dir string) (*Identity, error) {
@@ -123,124 +163,64 @@ func checkKind(key nkeys.KeyPair, want nkeys.PrefixByte) error {
 	return err
 }
 
-// trust makes the claims that the broker is started with, fills the resolver
-// with the accounts, and names the system account.
-func (id *Identity) trust(accounts natsserver.AccountResolver) ([]*jwt.OperatorClaims, string, error) {
+// publicKeys gives the public half of each key.
+func (id *Identity) publicKeys() (map[nkeys.KeyPair]string, error) {
 	pub := make(map[nkeys.KeyPair]string)
 	for _, f := range id.keyFiles() {
 		p, err := (*f.key).PublicKey()
 		if err != nil {
-			return nil, "", fmt.Errorf("identity: %w", err)
+			return nil, fmt.Errorf("identity: %w", err)
 		}
 		pub[*f.key] = p
+	}
+	return pub, nil
+}
+
+// trust makes the claims that the broker is started with, fills the resolver
+// with the accounts, and gives the system account and what each account revokes.
+func (id *Identity) trust(accounts natsserver.AccountResolver, revoked RevokedKeys) (operator []*jwt.OperatorClaims, system string, applied revocations, err error) {
+	pub, err := id.publicKeys()
+	if err != nil {
+		return nil, "", nil, err
 	}
 	op := jwt.NewOperatorClaims(pub[id.operator])
 	op.Name = "nox-mesh"
 	op.SystemAccount = pub[id.system]
 	raw, err := op.Encode(id.operator)
+	if err == nil {
+		op, err = jwt.DecodeOperatorClaims(raw)
+	}
 	if err != nil {
-		return nil, "", fmt.Errorf("identity: operator claims: %w", err)
+		return nil, "", nil, fmt.Errorf("identity: operator claims: %w", err)
 	}
-	if op, err = jwt.DecodeOperatorClaims(raw); err != nil {
-		return nil, "", fmt.Errorf("identity: operator claims: %w", err)
-	}
-
-	system := jwt.NewAccountClaims(pub[id.system])
-	system.Name = "system"
-	mesh := meshAccount(pub[id.mesh], pub[id.roleUser])
-	nodes := nodesAccount(pub[id.nodes], pub[id.roleNode], pub[id.mesh])
-	for _, claims := range []*jwt.AccountClaims{system, mesh, nodes} {
-		problems := jwt.CreateValidationResults()
-		claims.Validate(problems)
-		raw, err := claims.Encode(id.operator)
-		if err = errors.Join(append(problems.Errors(), err)...); err == nil {
-			err = accounts.Store(claims.Subject, raw)
-		}
-		if err != nil {
-			return nil, "", fmt.Errorf("identity: claims of account %s: %w", claims.Name, err)
-		}
-	}
-	return []*jwt.OperatorClaims{op}, pub[id.system], nil
-}
-
-// NodeCreds makes a credential for one node and gives it with its public key.
-// The name is checked first, since the broker puts it into permissions as it
-// is: a user named "*" could publish as every node.
-func (id *Identity) NodeCreds(name string) (creds []byte, publicKey string, err error) {
-	if err := events.CheckNodeID(name); err != nil {
-		return nil, "", err
-	}
-	return scopedCreds(name, id.nodes, id.roleNode)
-}
-
-// OperatorCreds makes a credential for an operator or a tool.
-func (id *Identity) OperatorCreds(name string) (creds []byte, err error) {
-	if events.CheckNodeID(name) != nil {
-		return nil, fmt.Errorf("%q is no name for an operator: use 1 to 63 of a-z, 0-9 and '-', not starting or ending with '-'", name)
-	}
-	creds, _, err = scopedCreds(name, id.mesh, id.roleUser)
-	return creds, err
-}
-
-// FirstOperator is the name in the credential that a server leaves in its data
-// directory.
-const FirstOperator = "operator"
-
-// OperatorCredsFile is where a server leaves the first operator's credential.
-func OperatorCredsFile(dataDir string) string { return filepath.Join(dataDir, "operator.creds") }
-
-// WriteOperatorCreds writes [OperatorCredsFile], readable for the owner only,
-// unless it is there.
-func (id *Identity) WriteOperatorCreds(dataDir string) error {
-	path := OperatorCredsFile(dataDir)
-	if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	creds, err := id.OperatorCreds(FirstOperator)
+	claims, err := id.accounts(revoked)
 	if err != nil {
-		return err
+		return nil, "", nil, err
 	}
-	if err := writeFile(path, creds); err != nil {
-		return dirTrouble(dataDir, err)
+	sys := jwt.NewAccountClaims(pub[id.system])
+	sys.Name = "system"
+	applied = revocations{}
+	for _, c := range append(claims, sys) {
+		if err := id.vouch(accounts, c); err != nil {
+			return nil, "", nil, err
+		}
+		applied[c.Subject] = c.Revocations
+	}
+	return []*jwt.OperatorClaims{op}, pub[id.system], applied, nil
+}
+
+// vouch signs an account's claims and gives them to the resolver.
+func (id *Identity) vouch(accounts natsserver.AccountResolver, claims *jwt.AccountClaims) error {
+	problems := jwt.CreateValidationResults()
+	claims.Validate(problems)
+	raw, err := claims.Encode(id.operator)
+	if err = errors.Join(append(problems.Errors(), err)...); err == nil {
+		err = accounts.Store(claims.Subject, raw)
+	}
+	if err != nil {
+		return fmt.Errorf("identity: claims of account %s: %w", claims.Name, err)
 	}
 	return nil
-}
-
-// scopedCreds signs a user whose rights are those of the role's template.
-func scopedCreds(name string, account, role nkeys.KeyPair) ([]byte, string, error) {
-	fail := func(err error) ([]byte, string, error) {
-		return nil, "", fmt.Errorf("making a credential for %s: %w", name, err)
-	}
-	user, err := nkeys.CreateUser()
-	if err != nil {
-		return fail(err)
-	}
-	defer user.Wipe()
-	pub, err := user.PublicKey()
-	if err != nil {
-		return fail(err)
-	}
-	issuer, err := account.PublicKey()
-	if err != nil {
-		return fail(err)
-	}
-	claims := jwt.NewUserClaims(pub)
-	claims.Name = name
-	claims.IssuerAccount = issuer
-	claims.SetScoped(true)
-	token, err := claims.Encode(role)
-	if err != nil {
-		return fail(err)
-	}
-	seed, err := user.Seed()
-	if err != nil {
-		return fail(err)
-	}
-	creds, err := jwt.FormatUserConfig(token, seed)
-	if err != nil {
-		return fail(err)
-	}
-	return creds, pub, nil
 }
 
 // service is how the mesh itself logs in: a user that lives as long as the

@@ -1,13 +1,12 @@
 package server
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
-
-	"noxmesh/events"
+	"time"
 )
 
 func TestIdentityIsKept(t *testing.T) {
@@ -34,6 +33,56 @@ func TestIdentityIsKept(t *testing.T) {
 			t.Errorf("%s was %q and is %q", f.name, a, b)
 		}
 	}
+}
+
+// A data directory of version 0.1 has not all keys. What it has stays, and what
+// is missing is made once: afterwards a missing one is damage.
+func TestLaterKeysAreAdded(t *testing.T) {
+	dir := t.TempDir()
+	id, err := LoadOrCreateIdentity(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove := func(names ...string) {
+		t.Helper()
+		for _, name := range names {
+			if err := os.Remove(filepath.Join(dir, "identity", name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	load := func() map[string]string {
+		t.Helper()
+		if _, err := LoadOrCreateIdentity(dir); err != nil {
+			t.Fatal(err)
+		}
+		return readKeys(t, dir)
+	}
+	before := load()
+	var later []string
+	for _, f := range id.keyFiles() {
+		if f.later {
+			later = append(later, f.name)
+		}
+	}
+	if len(later) != 6 {
+		t.Fatalf("%d of the keys came later: %v", len(later), later)
+	}
+	remove(later...)
+	after := load()
+	for name, key := range before {
+		if is := slices.Contains(later, name); after[name] == "" || (after[name] != key) != is {
+			t.Errorf("%s: made anew: %v, came later: %v", name, after[name] != key, is)
+		}
+	}
+	// Cut off while they were made.
+	remove("role-viewer.nk", lastKeyFile)
+	if again := load(); again["door.nk"] != after["door.nk"] || again["role-viewer.nk"] == "" || again[lastKeyFile] == "" {
+		t.Errorf("after a start that was cut off: %v", again)
+	}
+	remove("role-viewer.nk")
+	_, err = LoadOrCreateIdentity(dir)
+	wantError(t, err, "role-viewer.nk", "backup")
 }
 
 func readKeys(t *testing.T, dir string) map[string]string {
@@ -136,6 +185,17 @@ func TestNamesAreCheckedBeforeSigning(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	h := newHolder(t)
+	signers := map[string]func(name, key string) (string, error){
+		"link JWT": func(name, key string) (string, error) { return id.NodeJWT(name, key, time.Hour) },
+		"door JWT": id.DoorJWT,
+		"join JWT": func(name, key string) (string, error) { return id.InviteJWT(name, key, time.Hour) },
+	}
+	for what, sign := range signers {
+		if token, err := sign("a", h.pub); err != nil || token == "" {
+			t.Errorf("no %s was signed for a good name: %v", what, err)
+		}
+	}
 	for _, name := range []string{
 		"", "*", ">", "a.b", "a.*", "a b", "-a", "a-", "A", "Node", "a_b", "_mesh", "ä", "a\n", "a\x00", "{{name()}}", strings.Repeat("a", 64),
 	} {
@@ -144,8 +204,31 @@ func TestNamesAreCheckedBeforeSigning(t *testing.T) {
 		} else {
 			wantError(t, err, "use 1 to 63 of a-z")
 		}
-		if creds, err := id.OperatorCreds(name); err == nil || creds != nil {
-			t.Errorf("an operator's credential was made for %q", name)
+		for _, role := range Roles {
+			if creds, pub, err := id.UserCreds(name, role); err == nil || creds != nil || pub != "" {
+				t.Errorf("an %s's credential was made for %q", role, name)
+			}
+		}
+		for what, sign := range signers {
+			if token, err := sign(name, h.pub); err == nil || token != "" {
+				t.Errorf("a %s was signed for %q", what, name)
+			}
+		}
+	}
+	for _, name := range []string{"mesh", "stager"} {
+		_, _, err := id.UserCreds(name, RoleViewer)
+		wantError(t, err, "what the mesh calls itself")
+	}
+	for _, role := range []string{"", "node", "Operator", "invite", "*"} {
+		_, _, err := id.UserCreds("ann", role)
+		wantError(t, err, "there is no role", "auditor")
+	}
+	// A JWT for no user's key would let nobody in, or say more than a name.
+	for _, key := range []string{"", "*", "UABC", h.pub[1:], must(id.mesh.PublicKey()), must(id.operator.PublicKey())} {
+		for what, sign := range signers {
+			if token, err := sign("a", key); err == nil || token != "" {
+				t.Errorf("a %s was signed for key %q", what, key)
+			}
 		}
 	}
 	for _, name := range []string{"a", "7", "a-b", strings.Repeat("a", 63)} {
@@ -155,26 +238,9 @@ func TestNamesAreCheckedBeforeSigning(t *testing.T) {
 	}
 }
 
-func TestOperatorCredsFile(t *testing.T) {
-	m := startMesh(t, t.TempDir())
-	for range 2 {
-		if err := m.identity.WriteOperatorCreds(m.dir); err != nil {
-			t.Fatal(err)
-		}
-	}
-	path := OperatorCredsFile(m.dir)
-	creds, err := os.ReadFile(path)
+func must(s string, err error) string {
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v %v, want mode 0600", info.Mode(), err)
-	}
-	connectUser(t, m, creds, events.InboxPrefix("user", "operator"))
-	if err := m.identity.WriteOperatorCreds(m.dir); err != nil {
-		t.Fatal(err)
-	}
-	if again, _ := os.ReadFile(path); !bytes.Equal(creds, again) {
-		t.Error("the file was written over")
-	}
+	return s
 }

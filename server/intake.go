@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -22,6 +23,8 @@ type intake struct {
 	runner *projections.Runner
 	source string
 	logger zerolog.Logger
+
+	allowances map[string]allowance // of nodes that reported since the start
 }
 
 // rejectionPause is how often at most a node's bad reports are recorded.
@@ -50,61 +53,68 @@ func (in *intake) run(ctx context.Context) error {
 
 // take records one report, or says why not. It gives up only with ctx.
 func (in *intake) take(ctx context.Context, msg events.Message) error {
+	node, kind, err := events.SubjectNode(msg.Subject)
+	if err != nil {
+		in.logger.Warn().Err(err).Uint64("report", msg.Seq).Msg("report dropped")
+		return nil
+	}
+	report, fact, err := events.DecodeReport(kind, msg.Data)
+	allowed := sync.OnceValue(func() bool { return in.allow(node, kind, msg.Stored) })
 	for {
 		changed := in.runner.Changed()
-		e, expected := in.event(msg)
+		var (
+			e        *events.Event
+			expected uint64
+		)
+		in.runner.View(func(m *projections.Mesh) {
+			n := m.Enrolled(node)
+			if n == nil || err == nil && n.HasReport(report.ID) {
+				return
+			}
+			if err == nil && !allowed() {
+				err = errTooMany
+			}
+			expected = n.EventSeq
+			if err == nil {
+				fact.SetReceipt(events.Receipt{ReportID: report.ID, ReportSeq: msg.Seq, NodeTime: report.At})
+				e = in.newEvent(node, report.ID, fact)
+			} else if mayReject(n, msg) {
+				rejected := &events.NodeReportRejected{Kind: events.Printable(kind, 40), Reason: err.Error()}
+				rejected.ReportSeq = msg.Seq
+				e = in.newEvent(node, "", rejected)
+			}
+		})
 		if e == nil {
 			return nil
 		}
-		seq, err := in.log.Append(ctx, *e, expected)
-		var again <-chan time.Time
+		seq, appendErr := in.log.Append(ctx, *e, expected)
 		switch {
-		case err == nil:
+		case appendErr == nil:
+			if err != nil {
+				in.logger.Warn().Str("node", node).Uint64("report", msg.Seq).Err(err).Msg("report rejected; further ones of this node are within the hour, without a word")
+			}
 			return in.runner.WaitEvent(ctx, seq)
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case !errors.Is(err, events.ErrConflict):
-			in.logger.Error().Err(err).Uint64("report", msg.Seq).Msg("could not record a report; trying again")
+		case !errors.Is(appendErr, events.ErrConflict):
+			in.logger.Error().Err(appendErr).Uint64("report", msg.Seq).Msg("could not record a report; trying again")
 		}
-		again = time.After(time.Second)
 		select {
 		case <-changed:
-		case <-again:
+		case <-time.After(time.Second):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// event makes the event that a report leads to, or nil if it leads to none.
-func (in *intake) event(msg events.Message) (e *events.Event, expected uint64) {
-	node, kind, err := events.SubjectNode(msg.Subject)
-	if err != nil {
-		in.logger.Warn().Err(err).Uint64("report", msg.Seq).Msg("report dropped")
-		return nil, 0
-	}
-	report, fact, reportErr := events.DecodeReport(kind, msg.Data)
-	in.runner.View(func(m *projections.Mesh) {
-		n := m.Enrolled(node)
-		switch {
-		case n == nil:
-			in.logger.Warn().Str("node", events.Printable(node, 64)).Uint64("report", msg.Seq).Msg("report dropped: no such node is enrolled")
-		case reportErr != nil:
-			in.logger.Warn().Str("node", node).Uint64("report", msg.Seq).Err(reportErr).Msg("report rejected")
-			if n.Rejected != nil && (msg.Stored.Sub(n.Rejected.At) < rejectionPause || n.Rejected.Fact.ReportSeq >= msg.Seq) {
-				return
-			}
-			rejected := &events.NodeReportRejected{Kind: events.Printable(kind, 40), Reason: reportErr.Error()}
-			rejected.ReportSeq = msg.Seq
-			e, expected = in.newEvent(node, "", rejected), n.EventSeq
-		case n.HasReport(report.ID):
-		default:
-			fact.SetReceipt(events.Receipt{ReportID: report.ID, ReportSeq: msg.Seq, NodeTime: report.At})
-			e, expected = in.newEvent(node, report.ID, fact), n.EventSeq
-		}
-	})
-	return e, expected
+// mayReject says whether a bad report is recorded: at most one in a while, so
+// that a node cannot fill a log that cannot be purged.
+func mayReject(n *projections.Node, msg events.Message) bool {
+	return n.Rejected == nil || msg.Stored.Sub(n.Rejected.At) >= rejectionPause && n.Rejected.Fact.ReportSeq < msg.Seq
 }
+
+var errTooMany = fmt.Errorf("it sends more than %d reports at once, and more than one in %s after that: the rest is not recorded", reportBurst, reportEvery)
 
 func (in *intake) newEvent(node, cause string, fact events.Fact) *events.Event {
 	e := events.New(node, fact, events.Origin{Source: in.source, Actor: "node:" + node, Cause: cause}, time.Now())

@@ -3,8 +3,6 @@ package server
 import (
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -35,12 +33,15 @@ func confirmed(t *testing.T, id, version string) []byte {
 func (w *whole) nodeEvents(t *testing.T, name string) []events.Fact {
 	t.Helper()
 	var out []events.Fact
-	err := w.client.Log().Read(testContext(t), events.ReadOptions{Subjects: []string{events.EventSubject(events.AggregateNode, name)}},
-		func(rec events.Record) error {
-			fact, err := rec.Event.Fact()
+	err := w.client.ReadLog(testContext(t), LogRequest{Node: name}, false, func(rec events.Record) error {
+		fact, err := rec.Event.Fact()
+		switch fact.(type) {
+		case *events.Declared, *events.NodeInvited:
+		default:
 			out = append(out, fact)
-			return err
-		})
+		}
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,30 +76,13 @@ func TestReportBecomesOneEvent(t *testing.T) {
 	// After a restart nothing is recorded again, and a repeat is still known.
 	w.stop(t)
 	w = startServer(t, dir)
-	nc, err := nats.Connect(w.URL(), nats.UserCredentials(credsOf(t, w, "n1")), nats.CustomInboxPrefix(events.InboxPrefix("node", "n1")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
+	nc = w.node(t, "n1", nil)
 	report(t, nc, "n1", events.ReportConfirmed, confirmed(t, "b", "1.1.0"))
 	report(t, nc, "n1", events.ReportConfirmed, confirmed(t, "c", "1.2.0"))
 	facts = w.waitFacts(t, "n1", 5) // and enrolled again, c
 	if f, ok := facts[4].(*events.NodeConfirmed); !ok || f.ReportID != "c" {
 		t.Errorf("the last event is %#v", facts[4])
 	}
-}
-
-func credsOf(t *testing.T, w *whole, node string) string {
-	t.Helper()
-	r, err := w.client.Enroll(testContext(t), EnrollRequest{Node: node, Again: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "again.creds")
-	if err := os.WriteFile(file, []byte(r.Creds), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return file
 }
 
 func TestBadReportsAreRejectedOnceAndHarmNobody(t *testing.T) {
@@ -109,7 +93,6 @@ func TestBadReportsAreRejectedOnceAndHarmNobody(t *testing.T) {
 		{events.ReportConfirmed, `{"id":"x"}`},
 		{events.ReportConfirmed, `{"id":"x","data":{"version":"* \u001b[2J","start_id":"s"}}`},
 		{events.ReportRolledBack, `{"id":"x","data":[]}`},
-		{"no-such-kind", `{"id":"x","data":{}}`},
 		{events.ReportConfirmed, `{"id":"` + strings.Repeat("x", 100) + `","data":{}}`},
 	} {
 		report(t, nc, "n1", bad.kind, []byte(bad.payload))

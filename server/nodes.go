@@ -11,38 +11,7 @@ import (
 
 var labelForm = regexp.MustCompile(`^[A-Za-z0-9._-]{1,63}$`)
 
-func (a *api) enroll(ctx context.Context, by caller, q EnrollRequest) (EnrollReply, error) {
-	creds, key, err := a.identity.NodeCreds(q.Node)
-	if err != nil {
-		return EnrollReply{}, err
-	}
-	for k, v := range q.Labels {
-		if !labelForm.MatchString(k) || !labelForm.MatchString(v) {
-			return EnrollReply{}, fmt.Errorf("label %q=%q: use 1 to 63 letters, digits and . _ - on both sides", k, v)
-		}
-	}
-	// Not change: each credential is an event, so a repeated command, which has
-	// no copy of the first one's answer, issues another.
-	_, err = a.append(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
-		n := m.Nodes[q.Node]
-		fact := &events.NodeEnrolled{Labels: q.Labels, PublicKey: key}
-		switch {
-		case n == nil:
-			return q.Node, fact, 0, nil
-		case n.EnrolledSeq == 0: // it was decommissioned, and comes anew
-			return q.Node, fact, n.EventSeq, nil
-		case !q.Again && (by.command == "" || m.Commands[by.command] != q.Node):
-			return "", nil, 0, fmt.Errorf("node %q is enrolled already: to issue another credential for it, add --again", q.Node)
-		case len(q.Labels) == 0:
-			fact.Labels = n.Labels
-		}
-		return q.Node, fact, n.EventSeq, nil
-	})
-	return EnrollReply{Creds: string(creds)}, err
-}
-
-// decommission takes a node out of the fleet. Its credential stays good: the
-// broker cannot be told yet to refuse it.
+// decommission takes a node out of the fleet, and shuts it out.
 func (a *api) decommission(ctx context.Context, by caller, q DecommissionRequest) (DecommissionReply, error) {
 	out := DecommissionReply{Node: q.Node}
 	_, err := a.change(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
@@ -56,6 +25,9 @@ func (a *api) decommission(ctx context.Context, by caller, q DecommissionRequest
 		}
 		return q.Node, &events.NodeDecommissioned{Reason: reasonText(q.Reason)}, n.EventSeq, nil
 	})
+	if err == nil {
+		err = a.guard.apply()
+	}
 	a.runner.View(func(m *projections.Mesh) {
 		for _, r := range m.InOrder() {
 			if mb := r.Members[q.Node]; mb != nil && r.State.Open() && mb.Outcome == projections.Decommissioned {
@@ -86,6 +58,9 @@ func (a *api) declare(ctx context.Context, by caller, q DeclareRequest) (Declare
 		if n.Declaration != nil {
 			for _, r := range n.Declaration.Resources {
 				if r.Type == events.ResourceHost {
+					if err := hostSigned(m, r); err != nil {
+						return "", nil, 0, err
+					}
 					d.Resources = append(append([]events.Resource{}, q.Resources...), r)
 				}
 			}

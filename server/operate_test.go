@@ -46,7 +46,7 @@ func (w *whole) twice(t *testing.T, command string, q any) [2]reply {
 func (w *whole) count(t *testing.T, typ string) int {
 	t.Helper()
 	n := 0
-	err := w.client.Log().Read(testContext(t), events.ReadOptions{}, func(rec events.Record) error {
+	err := w.client.ReadLog(testContext(t), LogRequest{}, false, func(rec events.Record) error {
 		if rec.Event.Type == typ {
 			n++
 		}
@@ -204,7 +204,7 @@ func (w *whole) batch(t *testing.T, id string, number int) *events.BatchOpened {
 	var out *events.BatchOpened
 	w.until(t, fmt.Sprintf("batch %d of %s is declared", number, id), func() (bool, string) {
 		declared := 0
-		err := w.client.Log().Read(testContext(t), events.ReadOptions{}, func(rec events.Record) error {
+		err := w.client.ReadLog(testContext(t), LogRequest{}, false, func(rec events.Record) error {
 			switch fact, err := rec.Event.Fact(); f := fact.(type) {
 			case *events.BatchOpened:
 				if rec.Event.Subject == id && f.Batch == number {

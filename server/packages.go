@@ -12,23 +12,23 @@ import (
 	"hash"
 	"io"
 	"os"
+	"regexp"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"noxmesh/events"
 )
 
-// PutPackage stores the file of a release in parts, see [events.PackagePart].
-// Parts that are there and whole are left alone, so an upload that was cut off
-// goes on where it was when it is repeated.
-func PutPackage(ctx context.Context, js jetstream.JetStream, path string, r events.Release) error {
-	if err := putPackage(ctx, js, path, r); err != nil {
+// releaseParts hands over the file of a release in parts, see
+// [events.PackagePart].
+func releaseParts(path string, r events.Release, hand func(name string, part []byte) error) error {
+	if err := handParts(path, r, hand); err != nil {
 		return fmt.Errorf("storing package %s: %w", r.File, err)
 	}
 	return nil
 }
 
-func putPackage(ctx context.Context, js jetstream.JetStream, path string, r events.Release) error {
+func handParts(path string, r events.Release, hand func(name string, part []byte) error) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
@@ -42,32 +42,46 @@ func putPackage(ctx context.Context, js jetstream.JetStream, path string, r even
 	if err := sumIs(sum, r.SHA256); err != nil {
 		return fmt.Errorf("%s has changed since it was read (%w): try again when nothing writes to it", path, err)
 	}
-	parts, err := openParts(ctx, js)
-	if err != nil {
-		return err
-	}
-	store, err := js.ObjectStore(ctx, events.BucketPackages)
-	if err != nil {
-		return err
-	}
 	buf := make([]byte, events.PackagePartSize)
 	for n := range partsOf(r) {
 		part := buf[:partLen(r, n)]
 		if _, err := f.ReadAt(part, int64(n)*events.PackagePartSize); err != nil {
 			return err
 		}
-		name := events.PackagePart(r.SHA256, n)
-		if have, err := parts.read(ctx, name); err == nil && bytes.Equal(have, part) {
-			continue
-		}
-		if _, err := store.Put(ctx, jetstream.ObjectMeta{
-			Name: name,
-			Opts: &jetstream.ObjectMetaOptions{ChunkSize: events.PackagePartSize},
-		}, bytes.NewReader(part)); err != nil {
-			return fmt.Errorf("part %d: %w", n, err)
+		if err := hand(events.PackagePart(r.SHA256, n), part); err != nil {
+			return fmt.Errorf("part %d of %d: %w", n+1, partsOf(r), err)
 		}
 	}
 	return nil
+}
+
+var partName = regexp.MustCompile(`^[0-9a-f]{64}\.(0|[1-9][0-9]{0,3})$`)
+
+// storePart keeps one part of a package. One that is there and whole is left
+// alone, so an upload that is repeated stores only what is missing.
+func storePart(ctx context.Context, js jetstream.JetStream, name string, part []byte) (already bool, err error) {
+	if !partName.MatchString(name) {
+		return false, fmt.Errorf("%q is no part of a package", events.Printable(name, 80))
+	}
+	if len(part) == 0 || len(part) > events.PackagePartSize {
+		return false, fmt.Errorf("a part of a package has 1 to %d bytes, this one %d", events.PackagePartSize, len(part))
+	}
+	parts, err := openParts(ctx, js)
+	if err != nil {
+		return false, err
+	}
+	if have, err := parts.read(ctx, name); err == nil && bytes.Equal(have, part) {
+		return true, nil
+	}
+	store, err := js.ObjectStore(ctx, events.BucketPackages)
+	if err != nil {
+		return false, err
+	}
+	_, err = store.Put(ctx, jetstream.ObjectMeta{
+		Name: name,
+		Opts: &jetstream.ObjectMetaOptions{ChunkSize: events.PackagePartSize},
+	}, bytes.NewReader(part))
+	return false, err
 }
 
 // CheckPackage reads a release's package back from the store, as a node does,

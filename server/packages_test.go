@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -13,8 +14,8 @@ import (
 	"noxmesh/events"
 )
 
-// stored is a package of three parts, put by an operator.
-func stored(t *testing.T, m *mesh) (events.Release, []byte, jetstream.JetStream) {
+// stored is a package of three parts.
+func stored(t *testing.T, m *mesh) (events.Release, []byte) {
 	t.Helper()
 	raw := debSpec{payload: noise(2*events.PackagePartSize + 1000)}.build(t)
 	path := writeDeb(t, raw)
@@ -22,20 +23,24 @@ func stored(t *testing.T, m *mesh) (events.Release, []byte, jetstream.JetStream)
 	if err != nil {
 		t.Fatal(err)
 	}
-	js, err := jetstream.New(connectOperator(t, m, "op").Conn)
-	if err != nil {
+	if err := put(testContext(t), m, path, r); err != nil {
 		t.Fatal(err)
 	}
-	if err := PutPackage(testContext(t), js, path, r); err != nil {
-		t.Fatal(err)
-	}
-	return r, raw, js
+	return r, raw
+}
+
+// put stores a package as an operator's client and the server do between them.
+func put(ctx context.Context, m *mesh, path string, r events.Release) error {
+	return releaseParts(path, r, func(name string, part []byte) error {
+		_, err := storePart(ctx, m.js, name, part)
+		return err
+	})
 }
 
 func TestPackageRoundTrip(t *testing.T) {
 	m := startMesh(t, t.TempDir())
 	ctx := testContext(t)
-	r, raw, _ := stored(t, m)
+	r, raw := stored(t, m)
 	if err := CheckPackage(ctx, m.js, r); err != nil {
 		t.Error(err)
 	}
@@ -80,10 +85,10 @@ func lastSeq(ctx context.Context, t *testing.T, m *mesh, stream string) uint64 {
 func TestPutPackageAgainStoresOnlyWhatIsMissing(t *testing.T) {
 	m := startMesh(t, t.TempDir())
 	ctx := testContext(t)
-	r, raw, js := stored(t, m)
+	r, raw := stored(t, m)
 	path := writeDeb(t, raw)
 	before := lastSeq(ctx, t, m, events.StreamPackages)
-	if err := PutPackage(ctx, js, path, r); err != nil {
+	if err := put(ctx, m, path, r); err != nil {
 		t.Fatal(err)
 	}
 	if after := lastSeq(ctx, t, m, events.StreamPackages); after != before {
@@ -131,7 +136,7 @@ func TestPutPackageAgainStoresOnlyWhatIsMissing(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantError(t, CheckPackage(ctx, m.js, r), r.File, tt.want, "add the release again")
-			if err := PutPackage(ctx, js, path, r); err != nil {
+			if err := put(ctx, m, path, r); err != nil {
 				t.Fatal(err)
 			}
 			if err := CheckPackage(ctx, m.js, r); err != nil {
@@ -153,9 +158,50 @@ func TestPutPackageThatChanged(t *testing.T) {
 	if err := os.WriteFile(path, debSpec{payload: []byte("x")}.build(t), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wantError(t, PutPackage(ctx, m.js, path, r), path, "has changed")
+	wantError(t, put(ctx, m, path, r), path, "has changed")
 	if n := lastSeq(ctx, t, m, events.StreamPackages); n != 0 {
 		t.Errorf("%d messages were stored", n)
 	}
 	wantError(t, CheckPackage(ctx, m.js, events.Release{}), "checking package")
+}
+
+func TestPartsAreChecked(t *testing.T) {
+	m := startMesh(t, t.TempDir())
+	ctx := testContext(t)
+	sum := strings.Repeat("0a", 32)
+	for _, name := range []string{
+		"", "part", sum, sum + ".", sum + ".x", sum + ".-1", sum + ".01", sum + ".10000", sum + ".0.0", sum + ".0\n", sum[1:] + ".0", strings.ToUpper(sum) + ".0",
+		"../" + sum + ".0", sum + ".0/../x", "*", ">",
+	} {
+		_, err := storePart(ctx, m.js, name, []byte("x"))
+		wantError(t, err, "no part of a package")
+	}
+	for _, n := range []int{0, events.PackagePartSize + 1} {
+		_, err := storePart(ctx, m.js, sum+".0", make([]byte, n))
+		wantError(t, err, "has 1 to")
+	}
+	if n := lastSeq(ctx, t, m, events.StreamPackages); n != 0 {
+		t.Errorf("%d messages were stored", n)
+	}
+	for i, want := range []bool{false, true} {
+		already, err := storePart(ctx, m.js, sum+".9999", make([]byte, events.PackagePartSize))
+		if err != nil || already != want {
+			t.Errorf("time %d: %v, %v", i+1, already, err)
+		}
+	}
+}
+
+// A client brings a package of many parts by commands alone.
+func TestPackageIsUploaded(t *testing.T) {
+	w := startServer(t, t.TempDir())
+	ctx := testContext(t)
+	path := writeDeb(t, debSpec{payload: noise(2*events.PackagePartSize + 1000)}.build(t))
+	for i := range 2 {
+		r, err := w.client.AddRelease(ctx, path, w.releaseKey(), false)
+		if err != nil || r.Already != (i == 1) {
+			t.Fatalf("time %d: %+v, %v", i+1, r, err)
+		}
+	}
+	_, err := ask[PartReply](ctx, w.client, patience, cmdReleasePart, PartRequest{Name: "x", Data: make([]byte, maxRequest)})
+	wantError(t, err, "over the limit")
 }

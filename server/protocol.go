@@ -2,6 +2,7 @@ package server
 
 import (
 	"encoding/json"
+	"time"
 
 	"noxmesh/events"
 	"noxmesh/projections"
@@ -13,9 +14,11 @@ import (
 // [reply] with a result or an error in plain words.
 
 const (
-	cmdNodeEnroll       = "node.enroll"
+	cmdNodeInvite       = "node.invite"
+	cmdNodeRevoke       = "node.revoke"
 	cmdNodeDeclare      = "node.declare"
 	cmdNodeDecommission = "node.decommission"
+	cmdReleasePart      = "release.part"
 	cmdReleaseAdd       = "release.add"
 	cmdReleaseList      = "release.list"
 	cmdReleaseHold      = "release.hold"
@@ -29,29 +32,27 @@ const (
 	cmdRolloutAbort     = "rollout.abort"
 	cmdRolloutRevert    = "rollout.revert"
 	cmdRolloutBacktest  = "rollout.backtest"
+	cmdUserAdd          = "user.add"
+	cmdUserList         = "user.list"
+	cmdUserRevoke       = "user.revoke"
 	cmdFleet            = "fleet"
+	cmdLogRead          = "log.read"
 )
 
 // headerCommand carries the id of a command, made by whoever gives it. It is the
-// cause of the events that follow.
+// cause of the events that follow. What has none is no command: an answer that
+// somebody had sent to where commands are heard, say.
 const headerCommand = "Nox-Mesh-Command"
 
+// maxRequest bounds a request, in bytes; headers come on top. A part of a
+// package fits, as do the resources of a node.
+const maxRequest = 1<<20 - headerRoom
+
 type reply struct {
-	Error  string          `json:"error,omitempty"`
+	Error string `json:"error,omitempty"`
+	// Busy: the command was not begun, and may be given again in a moment.
+	Busy   bool            `json:"busy,omitempty"`
 	Result json.RawMessage `json:"result,omitempty"`
-}
-
-// EnrollRequest asks for a credential for a node.
-type EnrollRequest struct {
-	Node   string            `json:"node"`
-	Labels map[string]string `json:"labels,omitempty"`
-	// Again issues a further credential for a node that is enrolled already.
-	Again bool `json:"again,omitempty"`
-}
-
-// EnrollReply holds the credential. It is a secret.
-type EnrollReply struct {
-	Creds string `json:"creds"`
 }
 
 // DeclareRequest sets what a node should be besides its host version, which is
@@ -80,6 +81,18 @@ type DecommissionReply struct {
 	Rollouts []string `json:"rollouts,omitempty"`
 }
 
+// PartRequest brings one part of a package, see [events.PackagePart]. Parts that
+// no release names do no harm.
+type PartRequest struct {
+	Name string `json:"name"`
+	Data []byte `json:"data"`
+}
+
+// PartReply tells what became of a part.
+type PartReply struct {
+	Already bool `json:"already"` // it was there, and whole
+}
+
 // ReleaseAddRequest says that a package is in the object store.
 type ReleaseAddRequest struct {
 	Release events.Release `json:"release"`
@@ -91,6 +104,8 @@ type ReleaseAddRequest struct {
 type ReleaseAddReply struct {
 	Release events.Release `json:"release"`
 	Already bool           `json:"already"`
+	// Signed says that the release was there, and got its signature now.
+	Signed bool `json:"signed,omitempty"`
 	// Held is why nobody is declared the release, if it is held.
 	Held string `json:"held,omitempty"`
 }
@@ -176,6 +191,71 @@ type Fleet struct {
 	// EventSeq and HeartbeatSeq are what the view reflects.
 	EventSeq     uint64 `json:"event_seq"`
 	HeartbeatSeq uint64 `json:"heartbeat_seq"`
+}
+
+// UserAddRequest asks for a credential for a person or a tool. One that the user
+// has already is replaced, and no longer let in.
+type UserAddRequest struct {
+	User string `json:"user"`
+	Role string `json:"role"`
+}
+
+// UserAddReply holds the credential. It is a secret.
+type UserAddReply struct {
+	Creds    string `json:"creds"`
+	Replaced bool   `json:"replaced"` // the user had one that was let in until now
+}
+
+// UserRevokeRequest shuts a person or a tool out.
+type UserRevokeRequest struct {
+	User   string `json:"user"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// UserRevokeReply tells whether there was something to do.
+type UserRevokeReply struct {
+	User    string `json:"user"`
+	Already bool   `json:"already"` // was revoked before
+}
+
+// UserList is everybody who was ever given a credential, by name.
+type UserList struct {
+	Users    []UserView `json:"users"`
+	EventSeq uint64     `json:"event_seq"`
+}
+
+// UserView is one person or tool.
+type UserView struct {
+	User      string    `json:"user"`
+	Role      string    `json:"role"`
+	PublicKey string    `json:"public_key"` // of the newest credential
+	Revoked   bool      `json:"revoked"`
+	Since     time.Time `json:"since"` // of the newest credential, or of the revocation
+}
+
+// LogRequest asks for a page of the log. Filters add up.
+type LogRequest struct {
+	// From is the first sequence wanted; 0 and 1 mean all.
+	From uint64 `json:"from,omitempty"`
+	Node string `json:"node,omitempty"` // events about it and its declarations
+	// Rollout wants events of it and the declarations that it led to.
+	Rollout string `json:"rollout,omitempty"`
+	Type    string `json:"type,omitempty"` // "halted", "rollout.halted" or in full
+}
+
+// LogPage is a page of the log, oldest first.
+type LogPage struct {
+	Events []LogRecord `json:"events"`
+	// Next is where the next page begins; it may have events even if this one
+	// has none. All was read if Next is over Last, the log's end.
+	Next uint64 `json:"next"`
+	Last uint64 `json:"last"`
+}
+
+// LogRecord is an event as it is stored.
+type LogRecord struct {
+	Seq   uint64          `json:"seq"`
+	Event json.RawMessage `json:"event"`
 }
 
 // BacktestRequest asks what another policy would have made of a rollout. What

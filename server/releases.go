@@ -10,6 +10,14 @@ import (
 	"noxmesh/projections"
 )
 
+func (a *api) storePart(ctx context.Context, _ caller, q PartRequest) (PartReply, error) {
+	already, err := storePart(ctx, a.js, q.Name, q.Data)
+	if err != nil {
+		return PartReply{}, fmt.Errorf("storing a part of a package: %w", err)
+	}
+	return PartReply{Already: already}, nil
+}
+
 func (a *api) addRelease(ctx context.Context, by caller, q ReleaseAddRequest) (ReleaseAddReply, error) {
 	if err := q.Release.Validate(); err != nil {
 		return ReleaseAddReply{}, err
@@ -19,6 +27,10 @@ func (a *api) addRelease(ctx context.Context, by caller, q ReleaseAddRequest) (R
 	}
 	out := ReleaseAddReply{Release: q.Release}
 	_, err := a.change(ctx, by, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
+		if err := m.Signed(q.Release); err != nil {
+			return "", nil, 0, fmt.Errorf("nodes would refuse %s for %s by the release key in force, %s: %w: give that key with --sign-key FILE (nox-mesh key ls shows the keys)",
+				q.Release.Version, q.Release.Architecture, m.Key(events.KeyRelease), err)
+		}
 		have := m.Releases[q.Release.Key()]
 		if have == nil {
 			return q.Release.Key(), &events.ReleaseAdded{Release: q.Release}, 0, nil
@@ -28,7 +40,14 @@ func (a *api) addRelease(ctx context.Context, by caller, q ReleaseAddRequest) (R
 		}
 		if have.SHA256 == q.Release.SHA256 {
 			out.Already = true
-			return "", nil, 0, nil
+			if m.Signed(have.Release) == nil {
+				return "", nil, 0, nil
+			}
+			// It was added unsigned, or a former key signed it.
+			out.Signed = true
+			again := have.Release
+			again.Signature = q.Release.Signature
+			return q.Release.Key(), &events.ReleaseAdded{Release: again}, have.LastSeq, nil
 		}
 		if !q.Replace {
 			return "", nil, 0, fmt.Errorf("%s for %s is there already with other content (sha256 %.12s..., this one %.12s...): give the rebuilt package a version of its own, like %s+1, or add it with --replace (nodes that run the former one keep it)",

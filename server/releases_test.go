@@ -21,7 +21,7 @@ func (w *whole) addFor(t *testing.T, version, arch string, replace bool) (Releas
 	if err := os.WriteFile(path, debSpec{control: control, comp: "gz", payload: []byte(fmt.Sprint(replace))}.build(t), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return w.client.AddRelease(testContext(t), path, replace)
+	return w.client.AddRelease(testContext(t), path, w.releaseKey(), replace)
 }
 
 func TestHoldAndLift(t *testing.T) {

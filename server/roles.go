@@ -1,6 +1,7 @@
 package server
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nats-io/jwt/v2"
@@ -8,14 +9,16 @@ import (
 	"noxmesh/events"
 )
 
-// Nodes have an account of their own. Permissions bind the subject that a
-// client publishes on, not the subject that it asks the answer to be sent to,
-// and the broker answers with its own rights. In the account of the streams a
-// node could publish its heartbeat with mesh.event.node.x as reply subject, and
-// the broker would append its acknowledgement to the log, which cannot be
-// purged (measured with nats-server 2.15.3; the test of that is in
-// reply_test.go). In the nodes' account there is no log to aim at. What the two
-// accounts share is listed here and nowhere else.
+// The log is in an account that nobody from outside gets into. Permissions bind
+// the subject that a client publishes on, not the subject that it asks the
+// answer to be sent to, and the broker answers with its own rights. In the
+// account of the streams a node could publish its heartbeat with
+// mesh.event.node.x as reply subject, and the broker would append its
+// acknowledgement to the log, which cannot be purged (measured with nats-server
+// 2.15.3; the test of that is in reply_test.go). A consumer's deliveries can be
+// aimed as well. In the accounts of nodes, of people and of the door there is no
+// log to aim at, and no JetStream. What they share with the account of the
+// streams is listed here and in people.go, and nowhere else.
 
 // name is where the broker puts the user's name into a template.
 const name = "{{name()}}"
@@ -33,18 +36,46 @@ const (
 )
 
 // nodeRequests are the subjects on which the mesh's account hears nodes.
-func nodeRequests(node, kind string) []string {
-	return []string{
+func nodeRequests(node string, kinds ...string) []string {
+	out := []string{
 		events.HeartbeatSubject(node),
-		events.ReportSubject(node, kind),
 		directGet(events.StreamDeclarations, events.DeclaredSubject(node)),
 		directGet(events.StreamPackages, packageMeta),
 		directGet(events.StreamPackages, packageChunk),
+		events.RenewSubject(node),
 	}
+	for _, kind := range kinds {
+		out = append(out, events.ReportSubject(node, kind))
+	}
+	return out
 }
 
-// meshAccount is the account of the streams, the server and the operators.
-func meshAccount(pub, operators string) *jwt.AccountClaims {
+// doorRequests are the subjects on which the mesh's account hears those who
+// stand at the door.
+func doorRequests(who string) []string {
+	return []string{events.JoinSubject(who), events.ReturnSubject(who)}
+}
+
+// accounts makes the claims of the accounts that have users.
+func (id *Identity) accounts(revoked RevokedKeys) ([]*jwt.AccountClaims, error) {
+	pub, err := id.publicKeys()
+	if err != nil {
+		return nil, err
+	}
+	mesh := pub[id.mesh]
+	nodes := nodesAccount(pub[id.nodes], mesh, pub[id.roleNode])
+	revoke(nodes, revoked.Nodes)
+	people := peopleAccount(pub[id.people], mesh, map[string]string{
+		RoleOperator: pub[id.roleOperator], RoleAuditor: pub[id.roleAuditor], RoleViewer: pub[id.roleViewer],
+	})
+	revoke(people, revoked.People)
+	door := doorAccount(pub[id.door], mesh, pub[id.roleInvite], pub[id.roleReturn])
+	revoke(door, revoked.Door)
+	return []*jwt.AccountClaims{meshAccount(mesh), nodes, people, door}, nil
+}
+
+// meshAccount is the account of the streams and of the server.
+func meshAccount(pub string) *jwt.AccountClaims {
 	a := jwt.NewAccountClaims(pub)
 	a.Name = "mesh"
 	a.Limits.JetStreamLimits = jwt.JetStreamLimits{
@@ -52,17 +83,16 @@ func meshAccount(pub, operators string) *jwt.AccountClaims {
 		Streams: jwt.NoLimit, Consumer: jwt.NoLimit,
 		MaxAckPending: jwt.NoLimit, MemoryMaxStreamBytes: jwt.NoLimit, DiskMaxStreamBytes: jwt.NoLimit,
 	}
-	for _, s := range nodeRequests("*", "*") {
+	for _, s := range slices.Concat(nodeRequests("*", "*"), doorRequests("*"), []string{events.APISubject("*", ">")}) {
 		a.Exports.Add(&jwt.Export{Name: s, Subject: jwt.Subject(s), Type: jwt.Service})
 	}
 	s := jwt.Subject(events.DeclarationSubject("*"))
 	a.Exports.Add(&jwt.Export{Name: string(s), Subject: s, Type: jwt.Stream})
-	a.SigningKeys.AddScopedSigner(operatorRole(operators))
 	return a
 }
 
 // nodesAccount is the account of the nodes. It has no streams.
-func nodesAccount(pub, role, mesh string) *jwt.AccountClaims {
+func nodesAccount(pub, mesh, role string) *jwt.AccountClaims {
 	a := jwt.NewAccountClaims(pub)
 	a.Name = "nodes"
 	for _, s := range nodeRequests("*", "*") {
@@ -74,6 +104,33 @@ func nodesAccount(pub, role, mesh string) *jwt.AccountClaims {
 	return a
 }
 
+// doorAccount is the account of those who join or come back. All they can do is
+// to ask for that.
+func doorAccount(pub, mesh, invites, returns string) *jwt.AccountClaims {
+	a := jwt.NewAccountClaims(pub)
+	a.Name = "door"
+	for _, s := range doorRequests("*") {
+		a.Imports.Add(&jwt.Import{Name: s, Account: mesh, Subject: jwt.Subject(s), Type: jwt.Service})
+	}
+	a.SigningKeys.AddScopedSigner(doorRole("invite", invites, events.JoinSubject(name), events.InboxPrefix("join", name)))
+	a.SigningKeys.AddScopedSigner(doorRole("return", returns, events.ReturnSubject(name), events.InboxPrefix("door", name)))
+	return a
+}
+
+// doorRole is what one who stands at the door may do.
+func doorRole(role, key, request, inbox string) *jwt.UserScope {
+	scope := jwt.NewUserScope()
+	scope.Key = key
+	scope.Role = role
+	t := &scope.Template
+	t.Pub.Allow.Add(request)
+	t.Sub.Allow.Add(inbox + ".>")
+	t.NatsLimits.Subs = 2
+	t.NatsLimits.Payload = 4 << 10
+	t.AllowedConnectionTypes.Add(jwt.ConnectionTypeStandard, jwt.ConnectionTypeInProcess)
+	return scope
+}
+
 // nodeRole is what a node may do: say its own heartbeat and reports, read its
 // own declaration and any package.
 func nodeRole(key string) *jwt.UserScope {
@@ -81,32 +138,10 @@ func nodeRole(key string) *jwt.UserScope {
 	scope.Key = key
 	scope.Role = "node"
 	t := &scope.Template
-	t.Pub.Allow.Add(nodeRequests(name, "*")...)
+	t.Pub.Allow.Add(nodeRequests(name, events.ReportKinds...)...)
 	t.Sub.Allow.Add(events.DeclarationSubject(name), events.InboxPrefix("node", name)+".>")
 	t.NatsLimits.Subs = 16
 	t.NatsLimits.Payload = events.MaxReport + 4<<10 // headers too
-	t.AllowedConnectionTypes.Add(jwt.ConnectionTypeStandard, jwt.ConnectionTypeInProcess)
-	return scope
-}
-
-// operatorRole is what an operator or a tool may do: ask the mesh under its own
-// name, read every stream, and bring packages. Facts are the mesh's to write.
-func operatorRole(key string) *jwt.UserScope {
-	scope := jwt.NewUserScope()
-	scope.Key = key
-	scope.Role = "operator"
-	t := &scope.Template
-	t.Pub.Allow.Add(events.APISubject(name, ">"),
-		"$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.API.STREAM.LIST",
-		"$O."+events.BucketPackages+".>", "$JS.API.STREAM.PURGE."+events.StreamPackages)
-	for _, s := range []string{
-		events.StreamEvents, events.StreamDeclarations, events.StreamHeartbeats, events.StreamReports, events.StreamPackages,
-	} {
-		t.Pub.Allow.Add("$JS.API.STREAM.INFO."+s, "$JS.API.STREAM.MSG.GET."+s, directGet(s, ">"),
-			"$JS.API.CONSUMER.CREATE."+s+".>", "$JS.API.CONSUMER.INFO."+s+".*", "$JS.API.CONSUMER.DELETE."+s+".*",
-			"$JS.API.CONSUMER.MSG.NEXT."+s+".*", "$JS.FC."+s+".>")
-	}
-	t.Sub.Allow.Add(events.InboxPrefix("user", name) + ".>")
 	t.AllowedConnectionTypes.Add(jwt.ConnectionTypeStandard, jwt.ConnectionTypeInProcess)
 	return scope
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,15 @@ type Config struct {
 	DataDir string
 	Listen  string // host:port; port 0 takes a free one
 	Logger  zerolog.Logger
+	// Hosts are names and addresses under which clients find the server, besides
+	// those that it finds out itself; tokens name the first.
+	Hosts []string
+	// Certificates of the installation's own; the mesh makes its own if none.
+	Certificates Certificates
+	// LinkLife is how long a node's credential for the link lives; 24 h if zero.
+	LinkLife time.Duration
+	// NewOperator issues the first operator's credential anew, since it was lost.
+	NewOperator bool
 	// PulseInterval is how often the mesh says that it listens; 5 s if zero.
 	// Windows are counted in steps of it.
 	PulseInterval time.Duration
@@ -36,6 +46,7 @@ type Server struct {
 	broker *Broker
 	nc     *nats.Conn
 	api    *api
+	door   *door
 	cancel context.CancelCauseFunc
 	ctx    context.Context
 	parts  sync.WaitGroup
@@ -56,7 +67,10 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	broker, err := StartBroker(BrokerConfig{DataDir: c.DataDir, Listen: c.Listen, Identity: identity, Logger: c.Logger})
+	broker, err := StartBroker(BrokerConfig{
+		DataDir: c.DataDir, Listen: c.Listen, Hosts: c.Hosts, Certificates: c.Certificates,
+		Identity: identity, Revoked: loadRevoked(c.DataDir, c.Logger), Logger: c.Logger,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -67,9 +81,6 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 			err = errors.Join(err, s.Stop())
 		}
 	}()
-	if err := identity.WriteOperatorCreds(c.DataDir); err != nil {
-		return nil, err
-	}
 	if err := writeFile(URLFile(c.DataDir), []byte(broker.ClientURL()+"\n")); err != nil {
 		return nil, err
 	}
@@ -91,10 +102,11 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	log := events.NewLog(js)
 	log.Appended = c.Appended
 	runner := projections.NewRunner(js, log)
+	signer := &signer{dir: c.DataDir, log: log, runner: runner, source: source, logger: c.Logger, afterStep: func(string) error { return nil }}
+	log.Seal = signer.seal
 	s.part("projections", runner.Run)
 	s.part("pulse", (&pulser{js: js, server: hostname, interval: c.PulseInterval, logger: c.Logger}).run)
 	s.part("intake", (&intake{js: js, log: log, runner: runner, source: source, logger: c.Logger}).run)
-	s.part("stager", (&rollout.Stager{Log: log, Runner: runner, Source: source, Logger: c.Logger}).Run)
 	s.part("health", func(ctx context.Context) error { return watchHealth(ctx, broker) })
 	select {
 	case <-runner.Ready():
@@ -103,8 +115,24 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	case <-ctx.Done():
 		return nil, fmt.Errorf("reading the log: %w", ctx.Err())
 	}
-	s.api = &api{nc: s.nc, js: js, log: log, runner: runner, identity: identity, source: source, logger: c.Logger}
+	if err := signer.start(ctx); err != nil {
+		return nil, err
+	}
+	s.part("stager", (&rollout.Stager{Log: log, Runner: runner, Source: source, Logger: c.Logger}).Run)
+	guard := &guard{file: RevokedFile(c.DataDir), broker: broker, runner: runner, logger: c.Logger}
+	if err := guard.apply(); err != nil {
+		return nil, err
+	}
+	s.part("guard", guard.run)
+	s.api = &api{nc: s.nc, js: js, log: log, runner: runner, identity: identity, signer: signer, guard: guard, place: broker.place, source: source, logger: c.Logger}
+	if err := s.api.firstOperator(ctx, c.DataDir, c.NewOperator); err != nil {
+		return nil, err
+	}
 	if err := s.api.start(); err != nil {
+		return nil, err
+	}
+	s.door = &door{nc: s.nc, api: s.api, runner: runner, identity: identity, linkLife: cmp.Or(c.LinkLife, linkLife), logger: c.Logger}
+	if err := s.door.start(); err != nil {
 		return nil, err
 	}
 	return s, nil
@@ -140,6 +168,10 @@ func URLFile(dataDir string) string { return filepath.Join(dataDir, "url") }
 // URL is where nodes and operators on this machine connect to.
 func (s *Server) URL() string { return s.broker.ClientURL() }
 
+// OutsideURL is where clients on other machines connect to, as far as the server
+// knows.
+func (s *Server) OutsideURL() string { return s.broker.OutsideURL() }
+
 // Failed is closed when a part has failed, or the server was stopped; Err then
 // says why. A failed server must still be stopped.
 func (s *Server) Failed() <-chan struct{} { return s.ctx.Done() }
@@ -163,6 +195,9 @@ func (s *Server) Stop() error {
 	s.cancel(errStopped)
 	if s.api != nil {
 		s.api.stop()
+	}
+	if s.door != nil {
+		s.door.stop()
 	}
 	s.parts.Wait()
 	if s.nc != nil {

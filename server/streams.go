@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,6 +52,8 @@ func streamConfigs(o StreamOptions) []jetstream.StreamConfig {
 		events.EventSubject(events.AggregateDeclaration, "*"),
 		events.EventSubject(events.AggregateNode, "*"),
 		events.EventSubject(events.AggregateRelease, "*"),
+		events.EventSubject(events.AggregateUser, "*"),
+		events.EventSubject(events.AggregateKey, "*"),
 	}
 	log.Discard = jetstream.DiscardNew
 	log.DenyDelete, log.DenyPurge = true, true
@@ -141,8 +144,9 @@ func jetstreamAnswers(ctx context.Context, js jetstream.JetStream) error {
 }
 
 // EnsureStreams creates the streams that are not there and checks those that
-// are. It changes no stream: one that is not what it must be is an error that
-// lists what differs, for each such stream.
+// are. It changes none but the log of version 0.1, which gets the subjects that
+// came later: a stream that is not what it must be is an error that lists what
+// differs, for each such stream.
 func EnsureStreams(ctx context.Context, js jetstream.JetStream, opts StreamOptions) error {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -168,6 +172,12 @@ func EnsureStreams(ctx context.Context, js jetstream.JetStream, opts StreamOptio
 	var wrong []error
 	for _, want := range wanted {
 		if got, ok := have[want.Name]; ok {
+			if of01(want, got) {
+				got.Subjects = want.Subjects
+				if _, err := js.UpdateStream(ctx, got); err != nil {
+					return fmt.Errorf("adding subjects to stream %s: %w", want.Name, err)
+				}
+			}
 			if diffs := configDiffs(want, got); len(diffs) > 0 {
 				wrong = append(wrong, fmt.Errorf("stream %s is not what it must be: %s", want.Name, strings.Join(diffs, "; ")))
 			}
@@ -190,6 +200,17 @@ func EnsureStreams(ctx context.Context, js jetstream.JetStream, opts StreamOptio
 		}
 	}
 	return nil
+}
+
+// of01 says whether a stream is the log as version 0.1 made it, before there were
+// users and keys in it.
+func of01(want, have jetstream.StreamConfig) bool {
+	const subjects = 4
+	if want.Name != events.StreamEvents || !slices.Equal(have.Subjects, want.Subjects[:subjects]) {
+		return false
+	}
+	have.Subjects = want.Subjects
+	return len(configDiffs(want, have)) == 0
 }
 
 // unchecked are fields that change nothing about what a stream keeps or who

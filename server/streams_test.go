@@ -30,7 +30,7 @@ func TestStreamOptionsAreChecked(t *testing.T) {
 
 // Each stream made a little differently is refused, named, and left as it is.
 func TestDifferentStreamIsRefused(t *testing.T) {
-	m := startBroker(t, t.TempDir())
+	m := startBroker(t, t.TempDir(), RevokedKeys{})
 	opts, err := StreamOptions{}.withDefaults()
 	if err != nil {
 		t.Fatal(err)
@@ -101,6 +101,37 @@ func TestMissingLogIsRefused(t *testing.T) {
 	wantError(t, EnsureStreams(ctx, m.js, StreamOptions{}), events.StreamEvents, "gone", "backup")
 	if _, err := m.js.Stream(ctx, events.StreamEvents); !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Error("an empty log was made:", err)
+	}
+}
+
+func TestLogOf01GetsLaterSubjects(t *testing.T) {
+	m := startBroker(t, t.TempDir(), RevokedKeys{})
+	ctx := testContext(t)
+	if err := jetstreamAnswers(ctx, m.js); err != nil {
+		t.Fatal(err)
+	}
+	opts, _ := StreamOptions{}.withDefaults()
+	old := streamConfigs(opts)[0]
+	for _, tt := range []struct {
+		subjects []string
+		ok       bool
+	}{
+		{old.Subjects[:4], true},
+		{old.Subjects[:3], false},
+		{old.Subjects[:5], false},
+		{append([]string{"other"}, old.Subjects[1:4]...), false},
+	} {
+		c := old
+		c.Subjects = tt.subjects
+		if _, err := m.js.CreateOrUpdateStream(ctx, c); err != nil {
+			t.Fatal(err)
+		}
+		err := EnsureStreams(ctx, m.js, StreamOptions{})
+		if tt.ok && err != nil {
+			t.Errorf("%v: %v", tt.subjects, err)
+		} else if !tt.ok {
+			wantError(t, err, "stream EVENTS is not what it must be", "subjects")
+		}
 	}
 }
 

@@ -17,11 +17,11 @@ import (
 var version = "0.0.0-dev"
 
 const (
-	defaultCreds    = "/etc/nox-mesh-host/node.creds"
-	defaultStateDir = "/var/lib/mesh-host"
-	pinFile         = "/etc/apt/preferences.d/nox-mesh-host-rolled-back"
-	kitDir          = "/usr/lib/nox-mesh-host/kit"
-	unitDir         = "/etc/systemd/system"
+	defaultConfigDir = "/etc/nox-mesh-host"
+	defaultStateDir  = "/var/lib/mesh-host"
+	pinFile          = "/etc/apt/preferences.d/nox-mesh-host-rolled-back"
+	kitDir           = "/usr/lib/nox-mesh-host/kit"
+	unitDir          = "/etc/systemd/system"
 )
 
 func main() {
@@ -43,10 +43,10 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	var stateDir, creds string
+	var stateDir, configDir string
 	root.PersistentFlags().StringVar(&stateDir, "state-dir", defaultStateDir, "where the host keeps what it knows")
-	root.PersistentFlags().StringVar(&creds, "creds", defaultCreds, "this node's credentials, from \"nox-mesh node enroll\"")
-	root.AddCommand(runCommand(&stateDir, &creds), statusCommand(&stateDir, &creds), drillCommand(&stateDir), &cobra.Command{
+	root.PersistentFlags().StringVar(&configDir, "config-dir", defaultConfigDir, "where joining leaves this node's identity")
+	root.AddCommand(joinCommand(&configDir), runCommand(&stateDir, &configDir), statusCommand(&stateDir, &configDir), drillCommand(&stateDir), &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of this program",
 		Args:  cobra.NoArgs,

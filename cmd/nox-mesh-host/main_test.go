@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -33,7 +34,7 @@ func TestVersion(t *testing.T) {
 }
 
 // TestRunTellsTheServiceManager runs the host without credentials and without
-// an address, which is how a machine is before it is enrolled.
+// an address, which is how a machine is before it joins.
 func TestRunTellsTheServiceManager(t *testing.T) {
 	dir := t.TempDir()
 	socket, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: filepath.Join(dir, "notify"), Net: "unixgram"})
@@ -46,7 +47,7 @@ func TestRunTellsTheServiceManager(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := do(ctx, "run", "--state-dir", filepath.Join(dir, "state"), "--creds", filepath.Join(dir, "creds"))
+		_, err := do(ctx, "run", "--state-dir", filepath.Join(dir, "state"), "--config-dir", dir)
 		done <- err
 	}()
 	hear := func(want string) {
@@ -67,8 +68,8 @@ func TestRunTellsTheServiceManager(t *testing.T) {
 	}
 	hear("READY=1")
 	hear("STATUS=running " + version + ", link down: no address of the mesh")
-	out, err := do(t.Context(), "status", "--state-dir", filepath.Join(dir, "state"), "--creds", filepath.Join(dir, "creds"))
-	for _, want := range []string{"unknown: no credentials", "version " + version + " runs since", ", confirmed", "NOX_MESH_URL=", "nox-mesh node enroll"} {
+	out, err := do(t.Context(), "status", "--state-dir", filepath.Join(dir, "state"), "--config-dir", dir)
+	for _, want := range []string{"unknown: no credentials", "version " + version + " runs since", ", confirmed", "NOX_MESH_URL=", "nox-mesh node invite", "nox-mesh-host join TOKEN"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not in the status:\n%s", want, out)
 		}
@@ -84,7 +85,7 @@ func TestRunTellsTheServiceManager(t *testing.T) {
 }
 
 func TestStatusOfADeadHost(t *testing.T) {
-	out, err := do(t.Context(), "status", "--json", "--state-dir", filepath.Join(t.TempDir(), "none"), "--creds", "/nonexistent")
+	out, err := do(t.Context(), "status", "--json", "--state-dir", filepath.Join(t.TempDir(), "none"), "--config-dir", "/nonexistent")
 	var o nodeagent.Overview
 	if jsonErr := json.Unmarshal([]byte(out), &o); jsonErr != nil || o.Running || len(o.Findings) == 0 || !errors.Is(err, errNotWell) {
 		t.Errorf("got %s, %v, %v", out, jsonErr, err)
@@ -94,7 +95,7 @@ func TestStatusOfADeadHost(t *testing.T) {
 func TestStatusText(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	well := nodeagent.Overview{StateDir: "/s", Node: "n1", Running: true, Installed: "1.1.0", KnownGood: "1.1.0", Parachute: "retained",
-		Host:     &nodeagent.Status{At: at, Started: at, Version: "1.1.0", Confirmed: true, Applied: 3, Link: nodeagent.LinkStatus{Up: true, Since: at, URL: "nats://m:4222"}},
+		Host:     &nodeagent.Status{At: at, Started: at, Version: "1.1.0", Confirmed: true, Applied: 3, Pins: &events.Pins{Delivery: "nox-mesh-delivery+1", Release: "nox-mesh-release+2"}, Link: nodeagent.LinkStatus{Up: true, Since: at, URL: "tls://m:4222"}},
 		Declared: &nodeagent.DeclaredSummary{Revision: 3, Version: "1.1.0", Actor: "stager", At: at, Because: events.DeclarationCause{Kind: events.CauseBatch, Rollout: "r7", Batch: 2}}}
 	want := `node         n1
 host         version 1.1.0 runs since 2026-01-02 03:04:05Z, confirmed
@@ -104,7 +105,9 @@ parachute    the package of 1.1.0 is kept here and its checksum is right
 drill        not made yet for this version; "nox-mesh-host drill" makes one now
 declared     1.1.0, revision 3, by rollout r7, batch 2, by stager at 2026-01-02 03:04:05Z
 applied      revision 3
-link         up since 2026-01-02 03:04:05Z, to nats://m:4222
+link         up since 2026-01-02 03:04:05Z, to tls://m:4222
+keys         declarations are verified by nox-mesh-delivery+1
+             releases by nox-mesh-release+2
 outbox       0 waiting for the mesh
 
 All is well.
@@ -123,5 +126,31 @@ All is well.
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not in:\n%s", want, got)
 		}
+	}
+}
+
+// TestJoinIsRefusedBeforeTheTokenIsUsed: what can be known to be in the way is
+// said first.
+func TestJoinIsRefusedBeforeTheTokenIsUsed(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct {
+		name, stdin string
+		args        []string
+		want        string
+	}{
+		{"no token", "", []string{"hello", "--no-start"}, "this is no token"},
+		{"nothing to read", "", []string{"-", "--no-start"}, "there is no token on standard input"},
+		{"a line of many", "web-01 nmj1.x\nweb-02 nmj1.y\n", []string{"-", "--no-start"}, "the token is damaged"},
+		{"no service", "", []string{"hello"}, "no systemd runs here|is not installed here|run it as root"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cmd := command()
+			cmd.SetIn(strings.NewReader(c.stdin))
+			cmd.SetArgs(append([]string{"join", "--config-dir", filepath.Join(dir, "etc")}, c.args...))
+			err := cmd.ExecuteContext(t.Context())
+			if err == nil || !regexp.MustCompile(c.want).MatchString(err.Error()) {
+				t.Errorf("got %v, want %s", err, c.want)
+			}
+		})
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"noxmesh/nodeagent"
 )
 
-func runCommand(stateDir, creds *string) *cobra.Command {
+func runCommand(stateDir, configDir *string) *cobra.Command {
 	var url string
 	var heartbeat time.Duration
 	cmd := &cobra.Command{
@@ -34,6 +34,13 @@ func runCommand(stateDir, creds *string) *cobra.Command {
 					log.Warn().Err(err).Msg("telling the service manager")
 				}
 			}
+			// A join that a power cut ended half way is ended now. What it had
+			// written counts more than what the service manager has read.
+			if joined, err := nodeagent.SettleJoin(*configDir); err != nil {
+				log.Error().Err(err).Msg("ending a join that was cut off; the former identity is used")
+			} else if joined != "" && !cmd.Flags().Changed("url") {
+				url = joined
+			}
 			// dpkg's log is opened by the service manager, elsewhere.
 			dir, err := filepath.Abs(*stateDir)
 			if err != nil {
@@ -47,7 +54,9 @@ func runCommand(stateDir, creds *string) *cobra.Command {
 			}
 			agent, err := nodeagent.New(nodeagent.Config{
 				KitDir: kit, UnitDir: unitDir,
-				StateDir: dir, URL: url, CredsFile: *creds, Version: version, PinFile: pinFile,
+				StateDir: dir, URL: url, Version: version, PinFile: pinFile,
+				CredsFile: nodeagent.NodeCredsFile(*configDir), DoorFile: nodeagent.DoorCredsFile(*configDir),
+				CAFile: nodeagent.CAFile(*configDir), PinsFile: nodeagent.PinsFile(*configDir),
 				Timings:       nodeagent.Timings{Heartbeat: heartbeat},
 				Packages:      nodeagent.Dpkg{Log: filepath.Join(dir, "install.log")},
 				Supervisor:    nodeagent.Systemd{},
@@ -73,7 +82,7 @@ func runCommand(stateDir, creds *string) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&url, "url", os.Getenv("NOX_MESH_URL"), "address of the mesh, like nats://mesh.example:4222 (NOX_MESH_URL)")
+	cmd.Flags().StringVar(&url, "url", os.Getenv("NOX_MESH_URL"), "address of the mesh, like tls://mesh.example:4222 (NOX_MESH_URL)")
 	cmd.Flags().DurationVar(&heartbeat, "heartbeat", 15*time.Second, "time between heartbeats")
 	return cmd
 }

@@ -19,14 +19,14 @@ import (
 // errNotWell makes the exit status 1; all is said by then.
 var errNotWell = errors.New("not all is well")
 
-func statusCommand(stateDir, creds *string) *cobra.Command {
+func statusCommand(stateDir, configDir *string) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "What this machine runs and why; exit status 0 only if all is well",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			o := nodeagent.Look(*stateDir, *creds, installed(cmd.Context()))
+			o := nodeagent.Look(*stateDir, nodeagent.NodeCredsFile(*configDir), installed(cmd.Context()))
 			if err := show(cmd.OutOrStdout(), o, asJSON); err != nil {
 				return err
 			}
@@ -90,6 +90,7 @@ func text(o nodeagent.Overview) string {
 	if o.Host != nil {
 		line("applied", "revision %d", o.Host.Applied)
 		line("link", "%s", linkLine(o))
+		keyLines(line, o.Host.Pins)
 	}
 	for _, r := range o.Refused {
 		line("refused", "%s since %s: %s", r.Version, stamp(r.At), r.Reason)
@@ -174,6 +175,15 @@ func linkLine(o nodeagent.Overview) string {
 	default:
 		return fmt.Sprintf("down since %s: %s", stamp(l.Since), l.Reason)
 	}
+}
+
+func keyLines(line func(string, string, ...any), pins *events.Pins) {
+	if pins == nil {
+		line("keys", "NOT VERIFIED: no readable keys are pinned; join again with nox-mesh-host join TOKEN")
+		return
+	}
+	line("keys", "declarations are verified by %s", pins.Delivery)
+	line("", "releases by %s", pins.Release)
 }
 
 func because(c events.DeclarationCause) string {

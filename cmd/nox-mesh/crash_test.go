@@ -6,6 +6,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -99,7 +100,11 @@ func (c *crashRun) serve(killAt uint64) {
 	}
 	exited := make(chan struct{})
 	c.server, c.exited = cmd, exited
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "ready\n" {
+	if line, err := bufio.NewReader(out).ReadString('\n'); killAt != 0 && errors.Is(err, io.EOF) {
+		_ = cmd.Wait() // killed at one of the events of its start
+		c.serve(0)
+		return
+	} else if err != nil || line != "ready\n" {
 		c.t.Fatalf("the server did not start: %q %v", line, err)
 	}
 	go func() { _ = cmd.Wait(); close(exited) }()
@@ -163,12 +168,16 @@ func (c *crashRun) run(ctx context.Context, killAt uint64) []events.Record {
 		_ = c.server.Process.Kill()
 		<-c.exited
 	}()
-	c.client, err = server.Dial("nats://"+c.listen, server.OperatorCredsFile(filepath.Join(c.dir, "server")))
+	c.client, err = server.Dial("tls://"+c.listen, server.OperatorCredsFile(filepath.Join(c.dir, "server")), server.CAFile(filepath.Join(c.dir, "server")))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer c.client.Close()
 
+	key, err := server.ReadSigningKey(events.KeyRelease, server.ReleaseKeyFile(filepath.Join(c.dir, "server")))
+	if err != nil {
+		t.Fatal(err)
+	}
 	var first []byte
 	for _, v := range []string{"1.0.0", "1.1.0", "1.2.0"} {
 		path := filepath.Join(c.dir, events.PackageFile(v, "amd64"))
@@ -184,24 +193,23 @@ func (c *crashRun) run(ctx context.Context, killAt uint64) []events.Record {
 				t.Fatal(err)
 			}
 		}
-		c.command(ctx, func(ctx context.Context) error { _, err := c.client.AddRelease(ctx, path, false); return err })
+		c.command(ctx, func(ctx context.Context) error { _, err := c.client.AddRelease(ctx, path, key, false); return err })
 	}
 	machines, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer func() { stop(); wg.Wait() }()
 	for _, name := range []string{"a", "b", "c"} {
-		var creds server.EnrollReply
+		var reply server.InviteReply
 		c.command(ctx, func(ctx context.Context) (err error) {
-			creds, err = c.client.Enroll(ctx, server.EnrollRequest{Node: name})
+			reply, err = c.client.Invite(ctx, server.InviteRequest{Nodes: []string{name}})
 			return err
 		})
 		disk := filepath.Join(c.dir, name)
-		file := filepath.Join(disk, "node.creds")
-		if err := errors.Join(os.Mkdir(disk, 0o700), os.WriteFile(file, []byte(creds.Creds), 0o600)); err != nil {
+		if err := os.Mkdir(disk, 0o700); err != nil {
 			t.Fatal(err)
 		}
 		m, err := simnode.New(simnode.Config{
-			Dir: disk, CredsFile: file, URL: "nats://" + c.listen, Version: "1.0.0", Architecture: "amd64", Package: first,
+			Dir: disk, Token: reply.Invites[0].Token, Version: "1.0.0", Architecture: "amd64", Package: first,
 			RestartDelay: 50 * time.Millisecond, Crashes: func(v string) bool { return v == "1.2.0" }, Logger: zerolog.Nop(),
 			Timings: nodeagent.Timings{Heartbeat: 100 * time.Millisecond, Reconnect: 50 * time.Millisecond, ReconnectMax: 200 * time.Millisecond,
 				Request: time.Second, Refresh: time.Second, RetryLeast: 100 * time.Millisecond, RetryMost: time.Second},
@@ -237,7 +245,7 @@ func (c *crashRun) run(ctx context.Context, killAt uint64) []events.Record {
 	var all []events.Record
 	c.wait(ctx, "the log is read", func(ctx context.Context) (bool, error) {
 		all = nil
-		err := c.client.Log().Read(ctx, events.ReadOptions{}, func(rec events.Record) error {
+		err := c.client.ReadLog(ctx, server.LogRequest{}, false, func(rec events.Record) error {
 			all = append(all, rec)
 			return nil
 		})

@@ -153,18 +153,22 @@ compressed: heartbeats every %s instead of 15s, a window of %s instead of 10m.`,
 		return result, err
 	}
 	defer func() { err = errors.Join(err, s.Err(), s.Stop()) }()
-	c, err := server.Dial(s.URL(), server.OperatorCredsFile(data))
+	c, err := server.Dial(s.URL(), server.OperatorCredsFile(data), server.CAFile(data))
 	if err != nil {
 		return result, err
 	}
 	defer c.Close()
 
-	d.headline("The mesh starts; three releases are added and %d nodes enrol.", d.nodes)
-	first, err := d.addReleases(ctx, c, dir)
+	d.headline("The mesh starts; three releases are added and %d nodes join.", d.nodes)
+	key, err := server.ReadSigningKey(events.KeyRelease, server.ReleaseKeyFile(data))
 	if err != nil {
 		return result, err
 	}
-	stop, err := d.startNodes(ctx, c, dir, s.URL(), first)
+	first, err := d.addReleases(ctx, c, dir, key)
+	if err != nil {
+		return result, err
+	}
+	stop, err := d.startNodes(ctx, c, dir, first)
 	defer func() { err = errors.Join(err, stop()) }()
 	if err != nil {
 		return result, err
@@ -221,7 +225,7 @@ var (
 )
 
 // addReleases makes the packages and brings them; it gives the first one's file.
-func (d *demo) addReleases(ctx context.Context, c *server.Client, dir string) ([]byte, error) {
+func (d *demo) addReleases(ctx context.Context, c *server.Client, dir string, key *events.SigningKey) ([]byte, error) {
 	var first []byte
 	for _, v := range []string{demoFirst, demoGood, demoBad} {
 		path := filepath.Join(dir, events.PackageFile(v, nodeagent.DebianArchitecture(runtime.GOARCH)))
@@ -233,7 +237,7 @@ func (d *demo) addReleases(ctx context.Context, c *server.Client, dir string) ([
 		if err := errors.Join(err, f.Close()); err != nil {
 			return nil, err
 		}
-		r, err := c.AddRelease(ctx, path, false)
+		r, err := c.AddRelease(ctx, path, key, false)
 		if err != nil {
 			return nil, err
 		}
@@ -247,9 +251,9 @@ func (d *demo) addReleases(ctx context.Context, c *server.Client, dir string) ([
 	return first, nil
 }
 
-// startNodes enrols the nodes and starts their machines. The function returned
+// startNodes invites the nodes and starts their machines, which join. The function returned
 // stops them; it is never nil.
-func (d *demo) startNodes(ctx context.Context, c *server.Client, dir, url string, first []byte) (stop func() error, err error) {
+func (d *demo) startNodes(ctx context.Context, c *server.Client, dir string, first []byte) (stop func() error, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var (
 		machines sync.WaitGroup
@@ -264,18 +268,17 @@ func (d *demo) startNodes(ctx context.Context, c *server.Client, dir, url string
 	sites := []string{"ams", "fra", "lon"}
 	for i := range d.nodes {
 		name := fmt.Sprintf("node-%02d", i+1)
-		r, err := c.Enroll(ctx, server.EnrollRequest{Node: name, Labels: map[string]string{"site": sites[i%len(sites)]}})
+		r, err := c.Invite(ctx, server.InviteRequest{Nodes: []string{name}, Labels: map[string]string{"site": sites[i%len(sites)]}})
 		if err != nil {
 			return stop, err
 		}
 		disk := filepath.Join(dir, name)
-		creds := filepath.Join(disk, "node.creds")
-		if err := errors.Join(os.Mkdir(disk, 0o700), os.WriteFile(creds, []byte(r.Creds), 0o600)); err != nil {
+		if err := os.Mkdir(disk, 0o700); err != nil {
 			return stop, err
 		}
 		quiet := true // the first start of each machine is not news
 		m, err := simnode.New(simnode.Config{
-			Dir: disk, CredsFile: creds, URL: url, Version: demoFirst, Package: first,
+			Dir: disk, Token: r.Invites[0].Token, Version: demoFirst, Package: first,
 			Timings: demoTimings, RestartDelay: time.Second, InstallDelay: 200 * time.Millisecond,
 			Crashes: func(v string) bool { return v == demoBad },
 			Logger:  d.logger.With().Str("node", name).Logger(),
@@ -310,7 +313,7 @@ func (d *demo) rollOut(ctx context.Context, c *server.Client, version string) (*
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	go d.sayWhoFallsSilent(watching, c, version)
-	err = c.Log().Read(ctx, events.ReadOptions{Subjects: []string{events.EventSubject(events.AggregateRollout, s.ID)}, Follow: true},
+	err = c.ReadLog(ctx, server.LogRequest{Rollout: s.ID}, true,
 		func(rec events.Record) error {
 			fact, err := rec.Event.Fact()
 			if err != nil {

@@ -24,7 +24,7 @@ func newFleet(o *options) *cobra.Command {
 				return printJSON(cmd.OutOrStdout(), f)
 			}
 			if len(f.Nodes) == 0 {
-				fmt.Fprintln(cmd.OutOrStdout(), "no node yet: enrol one with nox-mesh node enroll NAME --out FILE")
+				fmt.Fprintln(cmd.OutOrStdout(), "no node yet: invite one with nox-mesh node invite NAME")
 				return nil
 			}
 			t := newTable(cmd.OutOrStdout(), "NODE", "LABELS", "DECLARED", "RUNNING", "KNOWN GOOD", "LAST HEARD", "NOTE")

@@ -17,7 +17,7 @@ import (
 
 func newLog(o *options) *cobra.Command {
 	var (
-		q      logQuery
+		q      server.LogRequest
 		follow bool
 	)
 	cmd := &cobra.Command{
@@ -28,16 +28,9 @@ object a line. Filters add up.`,
 		Example: "  nox-mesh log --node ams-01\n  nox-mesh log --type halted --json\n  nox-mesh log --follow",
 		Args:    cobra.NoArgs,
 		RunE: o.with(func(cmd *cobra.Command, _ []string, c *server.Client) error {
-			subjects, err := q.subjects()
-			if err != nil {
-				return err
-			}
 			out := cmd.OutOrStdout()
 			matched := 0
-			err = c.Log().Read(cmd.Context(), events.ReadOptions{Subjects: subjects, Follow: follow}, func(rec events.Record) error {
-				if !q.matches(rec.Event) {
-					return nil
-				}
+			err := c.ReadLog(cmd.Context(), q, follow, func(rec events.Record) error {
 				matched++
 				if o.json {
 					_, err := fmt.Fprintf(out, "%s\n", rec.Event.Encode())
@@ -55,51 +48,11 @@ object a line. Filters add up.`,
 		}),
 	}
 	f := cmd.Flags()
-	f.StringVar(&q.node, "node", "", "only events about this node and its declarations")
-	f.StringVar(&q.rollout, "rollout", "", "only events of this rollout and the declarations that it led to")
-	f.StringVar(&q.typ, "type", "", `only events of this type: "halted", "rollout.halted" or in full`)
+	f.StringVar(&q.Node, "node", "", "only events about this node and its declarations")
+	f.StringVar(&q.Rollout, "rollout", "", "only events of this rollout and the declarations that it led to")
+	f.StringVar(&q.Type, "type", "", `only events of this type: "halted", "rollout.halted" or in full`)
 	f.BoolVar(&follow, "follow", false, "go on with new events until Ctrl-C")
 	return o.jsonFlag(cmd)
-}
-
-// logQuery is what to show of the log.
-type logQuery struct{ node, rollout, typ string }
-
-// subjects narrow what the broker sends; nil means all.
-func (q logQuery) subjects() ([]string, error) {
-	if q.node != "" {
-		if err := events.CheckNodeID(q.node); err != nil {
-			return nil, err
-		}
-	}
-	if strings.ContainsAny(q.rollout, ".*> \t") {
-		return nil, fmt.Errorf("%q is no rollout: nox-mesh rollout ls shows all", q.rollout)
-	}
-	switch {
-	case q.node != "" && q.rollout != "":
-		return []string{events.EventSubject(events.AggregateDeclaration, q.node)}, nil
-	case q.node != "":
-		return []string{events.EventSubject(events.AggregateNode, q.node), events.EventSubject(events.AggregateDeclaration, q.node)}, nil
-	case q.rollout != "":
-		return []string{events.EventSubject(events.AggregateRollout, q.rollout), events.EventSubject(events.AggregateDeclaration, "*")}, nil
-	}
-	return nil, nil
-}
-
-func (q logQuery) matches(e events.Event) bool {
-	if q.rollout != "" && e.Subject != q.rollout {
-		fact, err := e.Fact()
-		if d, ok := fact.(*events.Declared); err != nil || !ok || d.Because.Rollout != q.rollout {
-			return false
-		}
-	}
-	if q.typ == "" {
-		return true
-	}
-	short := strings.TrimPrefix(e.Type, "mesh.")
-	short = short[:max(strings.LastIndex(short, ".v"), 0)]
-	_, fact, _ := strings.Cut(short, ".")
-	return q.typ == e.Type || q.typ == short || q.typ == fact
 }
 
 func printEvent(out io.Writer, rec events.Record) error {
@@ -126,6 +79,16 @@ func describe(fact events.Fact) string {
 	case *events.ReleaseHoldLifted:
 		return f.Reason
 	case *events.NodeDecommissioned:
+		return f.Reason
+	case *events.NodeInvited:
+		return fmt.Sprintf("one machine may join until %s, labels %s", f.Expires.UTC().Format(time.DateTime+"Z"), labelText(f.Labels))
+	case *events.NodeJoinRefused:
+		return f.Reason
+	case *events.NodeRevoked:
+		return f.Reason
+	case *events.UserAdded:
+		return f.Role
+	case *events.UserRevoked:
 		return f.Reason
 	case *events.NodeEnrolled:
 		return labelText(f.Labels)

@@ -40,8 +40,8 @@ func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
 // options are what every command shares.
 type options struct {
-	dataDir, creds, url string
-	json                bool
+	dataDir, creds, url, ca string
+	json                    bool
 }
 
 func newRoot() *cobra.Command {
@@ -65,7 +65,8 @@ Look at it:     nox-mesh fleet, nox-mesh rollout status, nox-mesh log`,
 	f.StringVar(&o.dataDir, "data-dir", envOr("NOX_MESH_DATA_DIR", defaultDataDir()), "the server's data directory; the operator's credential is found there")
 	f.StringVar(&o.creds, "creds", os.Getenv("NOX_MESH_CREDS"), "operator's credential file (default DATA-DIR/operator.creds)")
 	f.StringVar(&o.url, "url", os.Getenv("NOX_MESH_URL"), "where the mesh listens (default: what the server wrote to DATA-DIR/url)")
-	root.AddCommand(newServer(o), newNode(o), newRelease(o), newRollout(o), newFleet(o), newLog(o), newDemo(), newSimulate(o))
+	f.StringVar(&o.ca, "ca", os.Getenv("NOX_MESH_CA"), "CA certificate of the mesh (default DATA-DIR/tls/ca.pem)")
+	root.AddCommand(newServer(o), newNode(o), newRelease(o), newKey(o), newUser(o), newRollout(o), newFleet(o), newLog(o), newDemo(), newSimulate(o))
 	return root
 }
 
@@ -94,12 +95,16 @@ func (o *options) dial() (*server.Client, error) {
 	}
 	url := o.url
 	if url == "" {
-		url = "nats://127.0.0.1:4222"
+		url = "tls://127.0.0.1:4222"
 		if raw, err := os.ReadFile(server.URLFile(o.dataDir)); err == nil {
 			url = strings.TrimSpace(string(raw))
 		}
 	}
-	return server.Dial(url, creds)
+	ca := o.ca
+	if ca == "" {
+		ca = server.CAFile(o.dataDir)
+	}
+	return server.Dial(url, creds, ca)
 }
 
 // with runs a command that needs the mesh.

@@ -19,15 +19,24 @@ func newRelease(o *options) *cobra.Command {
 
 func newReleaseAdd(o *options) *cobra.Command {
 	var replace bool
+	var keyFile string
 	cmd := &cobra.Command{
 		Use:   "add FILE.deb",
-		Short: "Bring a package to the mesh",
-		Long: `Bring a package of nox-mesh-host to the mesh. Name, version and architecture are
-read from the package itself; size and checksum are recorded as an event.`,
-		Example: "  nox-mesh release add nox-mesh-host_1.2.3_amd64.deb",
+		Short: "Sign a package and bring it to the mesh",
+		Long: `Sign a package of nox-mesh-host with the release key and bring it to the mesh. Name,
+version and architecture are read from the package itself; size, checksum and
+signature are recorded as an event. Nodes install nothing that the release key
+has not signed.
+
+The same package may be added again, to have it signed by a new release key.`,
+		Example: "  nox-mesh release add nox-mesh-host_1.2.3_amd64.deb --sign-key ~/keys/release.key",
 		Args:    cobra.ExactArgs(1),
 		RunE: o.with(func(cmd *cobra.Command, args []string, c *server.Client) error {
-			r, err := c.AddRelease(cmd.Context(), args[0], replace)
+			key, err := o.releaseKey(keyFile)
+			if err != nil {
+				return err
+			}
+			r, err := c.AddRelease(cmd.Context(), args[0], key, replace)
 			if err != nil {
 				return err
 			}
@@ -37,6 +46,9 @@ read from the package itself; size and checksum are recorded as an event.`,
 			verb := "added"
 			if r.Already {
 				verb = "there already:"
+			}
+			if r.Signed {
+				verb = "there already, signed anew:"
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s %s for %s, %s, sha256 %s\n",
 				verb, r.Release.Version, r.Release.Architecture, byteSize(r.Release.Size), r.Release.SHA256)
@@ -48,6 +60,7 @@ read from the package itself; size and checksum are recorded as an event.`,
 			return nil
 		}),
 	}
+	cmd.Flags().StringVar(&keyFile, "sign-key", "", "the release key (default DATA-DIR/release.key)")
 	cmd.Flags().BoolVar(&replace, "replace", false, "take a rebuilt package in the place of one of the same version")
 	return o.jsonFlag(cmd)
 }
@@ -72,13 +85,21 @@ func newReleaseList(o *options) *cobra.Command {
 			t := newTable(cmd.OutOrStdout(), "VERSION", "ARCH", "STATE", "SIZE", "ADDED", "DECLARED", "CONFIRMED", "ROLLED BACK", "SILENT", "SHA256")
 			for _, r := range list.Releases {
 				state := "-"
-				if r.Held != "" {
+				switch {
+				case r.Held != "":
 					state = "HELD"
+				case r.Unsigned != "":
+					state = "UNSIGNED"
 				}
 				t.row(r.Version, r.Architecture, state, byteSize(r.Size), ago(&r.Added), r.Declared, r.Confirmed, r.RolledBack, r.Silent, r.SHA256[:8])
 			}
 			t.end()
 			printHeld(cmd.OutOrStdout(), list.Releases)
+			for _, r := range list.Releases {
+				if r.Unsigned != "" {
+					fmt.Fprintf(cmd.OutOrStdout(), "nodes would refuse %s for %s by the release key in force: %s; add its package again with --sign-key FILE\n", r.Version, r.Architecture, r.Unsigned)
+				}
+			}
 			fmt.Fprintf(cmd.OutOrStdout(), "as of event %d; counts are nodes\n", list.EventSeq)
 			return nil
 		}),

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"regexp"
 	"syscall"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"noxmesh/events"
+	"noxmesh/nodeagent"
 	"noxmesh/nodeagent/simnode"
 	"noxmesh/projections"
 	"noxmesh/server"
@@ -31,6 +33,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){
 			"deb":    writeDeb,
 			"served": waitServed,
+			"joins":  joins,
 			"heard":  heard,
 			"told":   told,
 			"fails":  fails,
@@ -54,8 +57,37 @@ func writeDeb(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), buf.Bytes(), 0o600))
 }
 
-// heard NODE VERSION has a node, whose credential is in NODE.creds, say what it
-// runs, and waits until the mesh has heard it.
+// joins DIR TOKENFILE makes DIR the configuration directory of a node, as
+// nox-mesh-host join does. With ! it must be refused, in words that a third
+// argument matches.
+func joins(ts *testscript.TestScript, neg bool, args []string) {
+	if len(args) != 2 && !neg || len(args) != 3 && neg {
+		ts.Fatalf("usage: joins DIR TOKENFILE, or ! joins DIR TOKENFILE PATTERN")
+	}
+	j, err := nodeagent.Join(context.Background(), nodeagent.JoinConfig{Dir: ts.MkAbs(args[0]), Token: ts.ReadFile(args[1])})
+	switch {
+	case !neg:
+		ts.Check(err)
+		ts.Logf("joined as %s", j.Node)
+	case err == nil:
+		ts.Fatalf("it joined as %s", j.Node)
+	case !regexp.MustCompile(args[2]).MatchString(err.Error()):
+		ts.Fatalf("it is refused with %v", err)
+	}
+}
+
+// joinNode has a machine join whose configuration is in dir.
+func joinNode(ctx context.Context, c *server.Client, node, dir string) error {
+	r, err := c.Invite(ctx, server.InviteRequest{Nodes: []string{node}})
+	if err != nil {
+		return err
+	}
+	_, err = nodeagent.Join(ctx, nodeagent.JoinConfig{Dir: dir, Token: r.Invites[0].Token})
+	return err
+}
+
+// heard NODE VERSION has a node, whose configuration directory is NODE, say what
+// it runs, and waits until the mesh has heard it.
 func heard(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: heard NODE VERSION")
@@ -117,7 +149,7 @@ func fails(ts *testscript.TestScript, neg bool, args []string) {
 func connectNode(ts *testscript.TestScript, node string) *nats.Conn {
 	url, err := os.ReadFile(server.URLFile(ts.Getenv("NOX_MESH_DATA_DIR")))
 	ts.Check(err)
-	nc, err := nats.Connect(string(bytes.TrimSpace(url)), nats.UserCredentials(ts.MkAbs(node+".creds")),
+	nc, err := nats.Connect(string(bytes.TrimSpace(url)), nats.UserCredentials(nodeagent.NodeCredsFile(ts.MkAbs(node))), nats.RootCAs(nodeagent.CAFile(ts.MkAbs(node))),
 		nats.CustomInboxPrefix(events.InboxPrefix("node", node)))
 	ts.Check(err)
 	return nc
@@ -129,7 +161,7 @@ func dialScript(ts *testscript.TestScript) (*server.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return server.Dial(string(bytes.TrimSpace(url)), server.OperatorCredsFile(dir))
+	return server.Dial(string(bytes.TrimSpace(url)), server.OperatorCredsFile(dir), server.CAFile(dir))
 }
 
 // served waits until the server of this script answers. The server leaves its

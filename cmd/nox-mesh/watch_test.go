@@ -78,7 +78,7 @@ func TestWatchGoesOnWhilePaused(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	c, err := server.Dial(s.URL(), server.OperatorCredsFile(dir))
+	c, err := server.Dial(s.URL(), server.OperatorCredsFile(dir), server.CAFile(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,8 +91,12 @@ func TestWatchGoesOnWhilePaused(t *testing.T) {
 	if err := errors.Join(simnode.WriteDeb(f, events.HostPackage, "1.1.0", "amd64", nil), f.Close()); err != nil {
 		t.Fatal(err)
 	}
-	_, added := c.AddRelease(ctx, pkg, false)
-	_, enrolled := c.Enroll(ctx, server.EnrollRequest{Node: "n1"})
+	key, err := server.ReadSigningKey(events.KeyRelease, server.ReleaseKeyFile(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, added := c.AddRelease(ctx, pkg, key, false)
+	enrolled := joinNode(ctx, c, "n1", t.TempDir())
 	_, started := c.StartRollout(ctx, server.StartRequest{Version: "1.1.0"})
 	_, paused := c.PauseRollout(ctx, "r1", "lunch")
 	if err := errors.Join(added, enrolled, started, paused); err != nil {

@@ -2,7 +2,9 @@ package simnode
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -20,9 +22,10 @@ import (
 
 // Config of a simulated machine.
 type Config struct {
-	Dir       string // the machine's disk; a machine made on it again goes on
-	CredsFile string
-	URL       string
+	Dir string // the machine's disk; a machine made on it again goes on
+	// Token is what the machine joins with when it is first run; without one,
+	// and until it has joined, it has no link.
+	Token string
 	// Version is installed at first. Package, if given, is its package, which
 	// is then retained as after an upgrade; without it the machine was
 	// installed by hand.
@@ -113,6 +116,9 @@ func (m *Machine) setInstalled(version string) error {
 // Run is the service manager: it starts the installed version, again and again,
 // until the context ends. The error says that the simulation itself failed.
 func (m *Machine) Run(ctx context.Context) error {
+	if err := m.join(ctx); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("the simulated machine in %s: %w", m.cfg.Dir, err)
+	}
 	for ctx.Err() == nil {
 		version := m.Installed()
 		if m.cfg.Crashes(version) {
@@ -147,9 +153,37 @@ func (m *Machine) Run(ctx context.Context) error {
 	return nil
 }
 
+func (m *Machine) configDir() string { return filepath.Join(m.cfg.Dir, "etc") }
+
+// join is what an operator does on the machine.
+func (m *Machine) join(ctx context.Context) error {
+	if m.cfg.Token == "" {
+		return nil
+	}
+	if _, err := os.Stat(nodeagent.NodeCredsFile(m.configDir())); err == nil {
+		return nil
+	}
+	id := filepath.Join(m.cfg.Dir, "machine-id")
+	if err := os.WriteFile(id, []byte(strings.ReplaceAll(uuid.NewString(), "-", "")+"\n"), 0o444); err != nil && !errors.Is(err, fs.ErrPermission) {
+		return err // it has one from before
+	}
+	_, err := nodeagent.Join(ctx, nodeagent.JoinConfig{Dir: m.configDir(), Token: m.cfg.Token, MachineIDFile: id})
+	return err
+}
+
 func (m *Machine) runAgent(ctx context.Context, version string) (nodeagent.Exit, error) {
+	url, err := nodeagent.URLIn(m.configDir())
+	if err != nil {
+		return nodeagent.ExitStopped, err
+	}
+	dir := m.configDir()
+	ca := nodeagent.CAFile(dir)
+	if _, err := os.Stat(ca); errors.Is(err, fs.ErrNotExist) {
+		ca = "" // it was given an identity by hand, for a test's broker
+	}
 	agent, err := nodeagent.New(nodeagent.Config{
-		StateDir: m.stateDir(), URL: m.cfg.URL, CredsFile: m.cfg.CredsFile, Version: version, Architecture: m.cfg.Architecture,
+		StateDir: m.stateDir(), URL: url, Version: version, Architecture: m.cfg.Architecture,
+		CredsFile: nodeagent.NodeCredsFile(dir), DoorFile: nodeagent.DoorCredsFile(dir), CAFile: ca, PinsFile: nodeagent.PinsFile(dir),
 		Timings: m.cfg.Timings, Packages: packages{m}, Supervisor: supervisor{m}, Logger: m.cfg.Logger,
 		Ready: func() {
 			m.forget()

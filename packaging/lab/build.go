@@ -36,6 +36,15 @@ func (l *Lab) Build(ctx context.Context, pkg, version string) (string, error) {
 // HostPackage makes the Debian package of a host's version around a program,
 // as "make package" does, and gives its file.
 func (l *Lab) HostPackage(ctx context.Context, program, version string) (string, error) {
+	return l.pack(ctx, "packaging/nfpm.yaml", "nox-mesh-host", program, version)
+}
+
+// ServerPackage makes the Debian package of a server's version, likewise.
+func (l *Lab) ServerPackage(ctx context.Context, program, version string) (string, error) {
+	return l.pack(ctx, "packaging/server/nfpm.yaml", "nox-mesh", program, version)
+}
+
+func (l *Lab) pack(ctx context.Context, manifest, name, program, version string) (string, error) {
 	dir, err := l.Dir("packages")
 	if err != nil {
 		return "", err
@@ -46,8 +55,8 @@ func (l *Lab) HostPackage(ctx context.Context, program, version string) (string,
 	}
 	arch := strings.TrimSpace(string(out))
 	env := []string{"VERSION=" + version, "ARCH=" + arch, "BINARY=" + program, "SOURCE_DATE_EPOCH=1000000000"}
-	err = inTop(ctx, env, "go", "tool", "-modfile=tools.mod", "nfpm", "package", "-f", "packaging/nfpm.yaml", "-p", "deb", "-t", dir)
-	return filepath.Join(dir, fmt.Sprintf("nox-mesh-host_%s_%s.deb", version, arch)), err
+	err = inTop(ctx, env, "go", "tool", "-modfile=tools.mod", "nfpm", "package", "-f", manifest, "-p", "deb", "-t", dir)
+	return filepath.Join(dir, fmt.Sprintf("%s_%s_%s.deb", name, version, arch)), err
 }
 
 // inTop runs a program at the top of the tree.

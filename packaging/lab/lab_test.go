@@ -40,7 +40,7 @@ func TestLab(t *testing.T) {
 	t.Cleanup(s.tellFailure)
 	s.build(ctx)
 	s.bootAndInstall(ctx)
-	s.enrol(ctx)
+	s.join(ctx)
 	s.rollOutGood(ctx)
 	canaries := s.rollOutBroken(ctx)
 	s.checkMesh(ctx, canaries)
@@ -109,9 +109,7 @@ func (s *story) bootAndInstall(ctx context.Context) {
 			return err
 		}
 		s.l.Say(m.Name, "is on")
-		if err := errors.Join(
-			m.WriteFile("/etc/nox-mesh-host/environment", []byte("NOX_MESH_URL="+s.mesh.url+"\n"), 0o644),
-			m.CopyIn(s.packages[first], "/root/host.deb", 0o644)); err != nil {
+		if err := m.CopyIn(s.packages[first], "/root/host.deb", 0o644); err != nil {
 			return err
 		}
 		if _, err := m.Exec(ctx, "dpkg", "-i", "/root/host.deb"); err != nil {
@@ -131,16 +129,14 @@ func (s *story) bootAndInstall(ctx context.Context) {
 	})
 }
 
-// enrol brings credentials to running hosts, which find them by themselves.
-func (s *story) enrol(ctx context.Context) {
-	dir, err := s.l.Dir("creds")
-	must(s.t, err)
+// join makes the machines nodes, each with a token of its own.
+func (s *story) join(ctx context.Context) {
 	s.all(func(m *Machine) error {
-		file := dir + "/" + m.Name
-		if _, err := s.mesh.cli(ctx, "node", "enroll", m.Name, "--label", "site=lab", "--out", file); err != nil {
+		token, err := s.mesh.invite(ctx, m.Name, "--label", "site=lab")
+		if err != nil {
 			return err
 		}
-		return m.CopyIn(file, "/etc/nox-mesh-host/node.creds", 0o600)
+		return join(ctx, m, token)
 	})
 	must(s.t, WaitFor(ctx, "the mesh hears all four", 90*time.Second, func(ctx context.Context) error {
 		nodes, err := s.mesh.fleet(ctx)
@@ -155,6 +151,15 @@ func (s *story) enrol(ctx context.Context) {
 		return nil
 	}))
 	s.l.Say("mesh", "hears all four on %s", first)
+}
+
+// join is what an operator does on a machine that has the package.
+func join(ctx context.Context, m *Machine, token string) error {
+	said, err := m.Exec(ctx, "nox-mesh-host", "join", strings.TrimSpace(token))
+	if err == nil && !strings.Contains(said, "as node "+m.Name) {
+		err = fmt.Errorf("%s: joining says %q", m.Name, said)
+	}
+	return err
 }
 
 // follow starts a rollout and tells how it goes until done says so.

@@ -23,6 +23,9 @@ type MachineOptions struct {
 	OwnNetwork bool
 }
 
+// MeshName is what machines call the one that they run on.
+const MeshName = "mesh.lab"
+
 // Machine is one Debian machine. Its methods may be used by one goroutine at a
 // time; different machines by different ones.
 type Machine struct {
@@ -97,12 +100,16 @@ func (l *Lab) Machine(ctx context.Context, name string, opts MachineOptions) (*M
 		return nil, err
 	}
 	l.atEnd(func() { _ = m.disk.Close() })
+	mesh := "127.0.0.1"
+	if opts.OwnNetwork {
+		mesh = m.Gateway()
+	}
 	id := make([]byte, 16)
 	_, _ = rand.Read(id) // never fails
 	return m, errors.Join(
 		m.WriteFile("/etc/machine-id", fmt.Appendf(nil, "%x\n", id), 0o444),
 		m.WriteFile("/etc/hostname", []byte(name+"\n"), 0o644),
-		m.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost "+name+"\n"), 0o644))
+		m.WriteFile("/etc/hosts", []byte("127.0.0.1 localhost "+name+"\n"+mesh+" "+MeshName+"\n"), 0o644))
 }
 
 // inNamespace runs f where the lab's mounts are.

@@ -41,7 +41,7 @@ func startMesh(ctx context.Context, l *Lab, program string, lost func(error)) (*
 		return nil, err
 	}
 	defer log.Close()
-	m.server = exec.Command(program, "server", "--data-dir", data, "--listen", "127.0.0.1:0", "--pulse", "1s")
+	m.server = exec.Command(program, "server", "--data-dir", data, "--listen", "127.0.0.1:0", "--host", MeshName, "--pulse", "1s")
 	m.server.Stdout, m.server.Stderr = log, log
 	if err := l.Start(m.server); err != nil {
 		return nil, err
@@ -83,6 +83,11 @@ func (m *mesh) cli(ctx context.Context, args ...string) (string, error) {
 		return "", fmt.Errorf("nox-mesh %s: %w: %s", strings.Join(args, " "), err, lastLines(errs.Bytes(), 3))
 	}
 	return out.String(), nil
+}
+
+// invite gives a token for a machine; flags are further ones.
+func (m *mesh) invite(ctx context.Context, name string, flags ...string) (string, error) {
+	return m.cli(ctx, append([]string{"node", "invite", name}, flags...)...)
 }
 
 // ask runs a command that answers with a JSON object.

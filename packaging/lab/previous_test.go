@@ -9,9 +9,12 @@ import (
 	"strings"
 )
 
+// joins is in every tree whose host can be a node of a mesh of today.
+const joins = "cmd/nox-mesh-host/join.go"
+
 // previousPackage makes the package of the release before this one out of git
 // history: the newest one with a tag, or, as long as there is none, the first
-// commit that has the package.
+// commit whose host joins.
 func previousPackage(ctx context.Context, l *Lab) (string, error) {
 	here, err := top(ctx)
 	if err != nil {
@@ -19,14 +22,19 @@ func previousPackage(ctx context.Context, l *Lab) (string, error) {
 	}
 	commit, err := output(ctx, "git", "-C", here, "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", "HEAD^")
 	if err != nil {
-		all, err := output(ctx, "git", "-C", here, "log", "--reverse", "--format=%H", "--", "packaging/rollback")
+		all, err := output(ctx, "git", "-C", here, "log", "--reverse", "--format=%H", "--", joins)
 		if err != nil {
 			return "", err
 		}
 		commit, _, _ = strings.Cut(all, "\n")
 	}
 	if commit == "" {
-		return "", fmt.Errorf("git history in %s has no commit with packaging/rollback: fetch all of it", here)
+		l.Say("lab", "git history has no commit with %s: %s is built from the tree as it is", joins, previous)
+		program, err := l.Build(ctx, "./cmd/nox-mesh-host", previous)
+		if err != nil {
+			return "", err
+		}
+		return l.HostPackage(ctx, program, previous)
 	}
 	tree, err := l.Dir("previous")
 	if err != nil {

@@ -101,7 +101,7 @@ func histories() []scenario {
 	}
 }
 
-const previousNote = "the previous release is built from git history: the newest tag, or without one the first commit with a package"
+const previousNote = "the previous release is built from git history: the newest tag, or without one the first commit whose host joins"
 
 func upgraded(version string) func(ctx context.Context, s *site) error {
 	return func(ctx context.Context, s *site) error { return s.upgraded(ctx, version) }

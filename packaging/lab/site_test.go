@@ -60,29 +60,29 @@ func (s *site) install(ctx context.Context, version string) error {
 	return s.confirmed(ctx, version)
 }
 
-// prepare boots the machine and brings what a node has before its host.
+// prepare boots the machine and has it join before its host is installed, as an
+// image is made.
 func (s *site) prepare(ctx context.Context) error {
 	if err := s.Boot(ctx); err != nil {
 		return err
 	}
-	broker := s.mesh.url
+	flags := []string{"--label", "machine=" + s.name}
 	if s.opts.OwnNetwork {
-		var err error
-		if broker, err = s.relay(broker); err != nil {
+		at, err := s.relay(s.mesh.url)
+		if err != nil {
 			return err
 		}
+		flags = append(flags, "--at", at)
 	}
-	dir, err := s.lab.Dir("creds")
+	token, err := s.mesh.invite(ctx, s.name, flags...)
 	if err != nil {
 		return err
 	}
-	file := dir + "/" + s.name
-	if _, err := s.mesh.cli(ctx, "node", "enroll", s.name, "--label", "machine="+s.name, "--out", file); err != nil {
+	if err := errors.Join(s.WriteFile("/root/token", []byte(token), 0o600), s.CopyIn(s.packages[current], "/root/image.deb", 0o644)); err != nil {
 		return err
 	}
-	return errors.Join(
-		s.WriteFile("/etc/nox-mesh-host/environment", []byte("NOX_MESH_URL="+broker+"\n"), 0o644),
-		s.CopyIn(file, "/etc/nox-mesh-host/node.creds", 0o600))
+	_, err = s.sh(ctx, "dpkg-deb -x /root/image.deb /root/image && /root/image/usr/bin/nox-mesh-host join --no-start - </root/token && rm -r /root/image /root/image.deb /root/token")
+	return err
 }
 
 // dpkg installs a version by hand, as whoever sets a machine up does.
@@ -209,5 +209,6 @@ func (s *site) relay(broker string) (string, error) {
 			}()
 		}
 	}()
-	return u.Scheme + "://" + l.Addr().String(), nil
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return u.Scheme + "://" + net.JoinHostPort(MeshName, port), err
 }
