@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -203,7 +204,7 @@ func Printable(s string, max int) string {
 	out := make([]rune, 0, len(s))
 	size := 0
 	for _, r := range s {
-		if r < 0x20 || r == 0x7f || r == utf8.RuneError {
+		if !unicode.IsPrint(r) || r == utf8.RuneError {
 			r = '?'
 		}
 		if size += utf8.RuneLen(r); size > max {

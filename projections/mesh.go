@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"noxmesh/events"
@@ -264,6 +265,11 @@ func (m *Mesh) Pulse(seq uint64, at, since time.Time) {
 const maxCommands = 1024
 
 func (m *Mesh) command(e events.Event) {
+	// The cause of what a node reports is the report's id, which is the node's to
+	// choose: it must not pass for a command, nor push commands out.
+	if strings.Contains(e.Actor, ":") {
+		return
+	}
 	if e.Cause == "" || m.Commands[e.Cause] != "" {
 		return
 	}

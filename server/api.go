@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"time"
@@ -87,7 +88,13 @@ func command[Q, R any](fn func(ctx context.Context, by caller, q Q) (R, error)) 
 		var q Q
 		dec := json.NewDecoder(strings.NewReader(string(raw)))
 		dec.DisallowUnknownFields()
-		if err := dec.Decode(&q); err != nil {
+		err := dec.Decode(&q)
+		if err == nil {
+			if _, end := dec.Token(); !errors.Is(end, io.EOF) {
+				err = errors.New("there is something behind its end")
+			}
+		}
+		if err != nil {
 			return nil, fmt.Errorf("the request does not read (is this nox-mesh of another version than the server?): %w", err)
 		}
 		return fn(ctx, by, q)
@@ -178,6 +185,9 @@ func (a *api) fresh(ctx context.Context) error {
 }
 
 func (a *api) answer(msg *nats.Msg, result any, err error) {
+	if msg.Reply == "" {
+		return // nobody waits for it
+	}
 	var out reply
 	if err == nil {
 		out.Result, err = json.Marshal(result)

@@ -84,6 +84,9 @@ func (d *door) stop() {
 func lastToken(subject string) string { return subject[strings.LastIndexByte(subject, '.')+1:] }
 
 func (d *door) answer(msg *nats.Msg, r events.DoorReply) {
+	if msg.Reply == "" {
+		return // nobody waits for it
+	}
 	raw, err := json.Marshal(r)
 	if err == nil {
 		err = msg.Respond(raw)
@@ -247,17 +250,24 @@ func (d *door) onRecord(node, has string) (key, why string) {
 
 // refused records that somebody was not let in.
 func (d *door) refused(ctx context.Context, actor, node string, fact events.NodeJoinRefused) {
-	d.logger.Warn().Str("who", actor).Str("node", node).Str("reason", fact.Reason).Msg("refused at the door")
+	line := d.logger.Warn().Str("who", actor).Str("node", node).Str("reason", fact.Reason)
 	if node == "" {
+		line.Msg("refused at the door")
 		return
 	}
+	recorded := false
 	_, err := d.api.append(ctx, caller{actor: actor}, func(m *projections.Mesh) (string, events.Fact, uint64, error) {
 		n := m.Nodes[node]
 		if n == nil || n.JoinRefused != nil && time.Since(n.JoinRefused.At) < refusalPause {
+			recorded = false
 			return node, nil, 0, nil
 		}
+		recorded = true
 		return node, &fact, n.EventSeq, nil
 	})
+	if recorded && err == nil {
+		line.Msg("refused at the door; further ones within a minute are without a word")
+	}
 	if err != nil {
 		d.logger.Error().Err(err).Str("node", node).Msg("could not record a refusal at the door")
 	}
