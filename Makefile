@@ -9,7 +9,7 @@ TOOL    := go tool -modfile=tools.mod
 LDFLAGS := -s -w -X main.version=$(VERSION)
 export CGO_ENABLED ?= 0
 # The Go that go.mod names, with its security fixes, where it can be had.
-export GOTOOLCHAIN ?= $(shell GOTOOLCHAIN=auto go version >/dev/null 2>&1 && echo auto || echo local)
+export GOTOOLCHAIN ?= $(shell GOTOOLCHAIN=auto timeout 120 go version >/dev/null 2>&1 && echo auto || echo local)
 
 .PHONY: help demo test unit race attacks loop lab simulate build package lint vuln clean
 
