@@ -61,6 +61,12 @@ func (a *Agent) offer(raw []byte, newest bool) {
 	node := a.node
 	a.mu.Unlock()
 	d, err := parseDeclaration(raw, node)
+	if err != nil && !newest {
+		// Any node can have an answer of the broker sent here. What the mesh
+		// holds is asked for in any case.
+		a.log.Debug().Err(err).Msg("what came is no declaration for this node")
+		return
+	}
 	if err != nil {
 		a.problem("declaration", "a declaration was ignored: "+events.Printable(err.Error(), 250))
 		return

@@ -64,10 +64,23 @@ func TestWhatIsNoDeclarationChangesNothing(t *testing.T) {
 		{"another node's", `for node \"n2\"`, declared("n2", 7).Encode()},
 		{"no revision", "has no revision", declared("n1", 0).Encode()},
 	} {
+		// Pushed at the node it is nobody's word: any node can have an answer of
+		// the broker sent there.
 		if err := m.nc.Publish(events.DeclarationSubject("n1"), c.raw); err != nil {
 			t.Fatal(err)
 		}
+		began := time.Now()
+		h := m.heartbeat("n1", func(events.Heartbeat) bool { return time.Since(began) > 2*quick.Heartbeat })
+		if len(h.Problems) > 0 {
+			t.Errorf("%s, pushed, is a problem: %v", c.name, h.Problems)
+		}
+		// Held by the mesh it is a problem to be shown.
+		if _, err := m.js.Publish(t.Context(), events.EventSubject(events.AggregateDeclaration, "n1"), c.raw); err != nil {
+			t.Fatal(err)
+		}
 		m.heartbeat("n1", hasProblem(strings.ReplaceAll(c.want, `\"`, `"`)))
+		m.declare("n1", 5, aFile(t, file, "five"))
+		m.heartbeat("n1", func(h events.Heartbeat) bool { return len(h.Problems) == 0 })
 	}
 	// Older ones are ignored, though the one below would apply.
 	for _, revision := range []uint64{4, 5} {
