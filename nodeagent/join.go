@@ -201,16 +201,37 @@ func connect(ctx context.Context, url string, opts ...nats.Option) (*nats.Conn, 
 	}
 }
 
-// askOver asks over a connection that there is.
+// askOver asks over a connection that there is. The answer may be the last thing
+// that comes over it, so what has come counts, whatever came right behind it.
 func askOver(ctx context.Context, nc *nats.Conn, subject string, request []byte) (events.DoorReply, error) {
-	m, err := nc.RequestWithContext(ctx, subject, request)
-	switch {
-	case errors.Is(err, nats.ErrNoResponders):
-		return events.DoorReply{}, errors.New("the broker answers, but no nox-mesh server does: it may be starting")
-	case err != nil && context.Cause(ctx) != nil:
-		return events.DoorReply{}, context.Cause(ctx)
-	case err != nil:
+	inbox, answers := nc.NewInbox(), make(chan *nats.Msg, 1)
+	sub, err := nc.ChanSubscribe(inbox, answers)
+	if err != nil {
 		return events.DoorReply{}, err
+	}
+	defer func() { _ = sub.Unsubscribe() }()
+	gone := nc.StatusChanged(nats.CLOSED, nats.RECONNECTING)
+	defer nc.RemoveStatusListener(gone)
+	if err := nc.PublishRequest(subject, inbox, request); err != nil {
+		return events.DoorReply{}, err
+	}
+	var m *nats.Msg
+	select {
+	case m = <-answers:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-gone:
+		err = errors.Join(errors.New("the connection ended before the answer"), nc.LastError())
+	}
+	if m == nil {
+		select {
+		case m = <-answers:
+		default:
+			return events.DoorReply{}, err
+		}
+	}
+	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
+		return events.DoorReply{}, errors.New("the broker answers, but no nox-mesh server does: it may be starting")
 	}
 	reply, err := events.DecodeDoorReply(m.Data)
 	switch {

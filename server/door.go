@@ -44,12 +44,16 @@ type door struct {
 
 func (d *door) start() error {
 	d.busy = make(chan struct{}, maxJoins)
-	for subject, answer := range map[string]func(who string, raw []byte) events.DoorReply{
+	for subject, answer := range map[string]func(who string, raw []byte) (events.DoorReply, func()){
 		events.ReturnSubject("*"): d.comeBack,
 		events.RenewSubject("*"):  d.renew,
 	} {
 		sub, err := d.nc.QueueSubscribe(subject, "nox-mesh", func(msg *nats.Msg) {
-			d.answer(msg, answer(lastToken(msg.Subject), msg.Data))
+			r, after := answer(lastToken(msg.Subject), msg.Data)
+			d.answer(msg, r)
+			if after != nil {
+				after()
+			}
 		})
 		if err != nil {
 			return fmt.Errorf("serving the door: %w", err)
@@ -186,45 +190,55 @@ func (d *door) credentials(node, key string) (events.DoorReply, error) {
 
 // renew gives a linked node its next credential. The broker has let it in just
 // now, so a no is due to an event of this moment.
-func (d *door) renew(node string, _ []byte) events.DoorReply {
+func (d *door) renew(node string, _ []byte) (events.DoorReply, func()) {
 	key, why := d.onRecord(node, "")
 	if why != "" {
-		return events.DoorReply{Refused: why}
+		return events.DoorReply{Refused: why}, nil
 	}
 	r, err := d.credentials(node, key)
 	if err != nil {
-		return notNow(err)
+		return notNow(err), nil
 	}
-	return r
+	return r, nil
 }
 
 // comeBack gives a node that was away for long a credential for the link. A
 // revoked key gets this far once: it is told why, that is recorded, and from then
-// on the broker lets it in here no more.
-func (d *door) comeBack(node string, raw []byte) events.DoorReply {
+// on the broker lets it in here no more. What it gives besides is done after the
+// answer: the record has the broker end the connection that the answer goes over.
+func (d *door) comeBack(node string, raw []byte) (events.DoorReply, func()) {
 	q, err := events.DecodeReturn(raw)
 	if err != nil {
-		return events.DoorReply{Refused: err.Error()}
+		return events.DoorReply{Refused: err.Error()}, nil
 	}
 	key, why := d.onRecord(node, q.PublicKey)
 	if why != "" {
-		select {
-		case d.busy <- struct{}{}:
-			go func() {
-				defer func() { <-d.busy }()
-				ctx, cancel := context.WithTimeout(context.Background(), joinTimeout)
-				defer cancel()
-				d.refused(ctx, "node:"+node, node, events.NodeJoinRefused{Reason: why, PublicKey: q.PublicKey})
-			}()
-		default: // the next time will do
-		}
-		return events.DoorReply{Refused: why}
+		return events.DoorReply{Refused: why}, func() { d.recordReturn(node, q.PublicKey, why) }
 	}
 	r, err := d.credentials(node, key)
 	if err != nil {
-		return notNow(err)
+		return notNow(err), nil
 	}
-	return r
+	return r, nil
+}
+
+// recordReturn records that a node was not let in again, once the answer is on
+// its way.
+func (d *door) recordReturn(node, key, why string) {
+	select {
+	case d.busy <- struct{}{}:
+	default:
+		return // the next time will do
+	}
+	go func() {
+		defer func() { <-d.busy }()
+		ctx, cancel := context.WithTimeout(context.Background(), joinTimeout)
+		defer cancel()
+		if err := d.nc.FlushWithContext(ctx); err != nil {
+			d.logger.Warn().Err(err).Str("node", node).Msg("could not answer at the door")
+		}
+		d.refused(ctx, "node:"+node, node, events.NodeJoinRefused{Reason: why, PublicKey: key})
+	}()
 }
 
 // onRecord gives the node's key, or says why it is not let in. Has is the key
