@@ -265,16 +265,18 @@ func TestJoinIsRefusedInWords(t *testing.T) {
 // TestTheCredentialIsRenewedInTime: a node whose credential lives for seconds
 // stays linked for longer than that.
 func TestTheCredentialIsRenewedInTime(t *testing.T) {
-	m := newDoorMesh(t, server.Config{LinkLife: 2 * time.Second})
+	// Long enough that a busy machine does not miss the half of it: without a
+	// door there is no way back.
+	m := newDoorMesh(t, server.Config{LinkLife: 6 * time.Second})
 	b, dir := m.joinedBox("n1")
 	cfg := b.joinedConfig(dir)
 	cfg.Timings.RenewFirst = time.Millisecond
 	cfg.DoorFile = "" // it would get one there, too
 	start(t, cfg)
 	seen := map[string]bool{}
-	m.waitFor("four credentials, the last of them in use", func() bool {
+	m.waitFor("three credentials, the last of them in use", func() bool {
 		seen[string(must(os.ReadFile(nodeagent.NodeCredsFile(dir))))] = true
-		return len(seen) >= 4 && m.heard("n1")
+		return len(seen) >= 3 && m.heard("n1")
 	})
 	if f := factsOf[*events.NodeJoinRefused](m, "n1"); len(f) != 0 {
 		t.Errorf("refused: %+v", f)
