@@ -80,6 +80,7 @@ func (a *api) commands() map[string]handle {
 		cmdKeyList:          command(a.listKeys),
 		cmdKeyRotate:        command(a.rotateKey),
 		cmdLogRead:          command(a.readLog),
+		cmdStreamRead:       command(a.readStream),
 	}
 }
 

@@ -227,3 +227,33 @@ func TestLogIsFollowed(t *testing.T) {
 		t.Error("it ended with", err)
 	}
 }
+
+// TestStreamsReadByteForByte: what is read is what is stored, HTML and all, and
+// no other stream is there to read.
+func TestStreamsReadByteForByte(t *testing.T) {
+	m := startMesh(t, t.TempDir())
+	a := &api{js: m.js}
+	want := []string{`{"a": "<b>"}`, "not JSON at all\n", `{"c":1}`}
+	for i, data := range want {
+		if _, err := m.js.Publish(testContext(t), events.EventSubject("node", fmt.Sprint("n", i)), []byte(data)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	page, err := a.readStream(testContext(t), caller{}, StreamRequest{Stream: events.StreamEvents, From: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(page.Messages) != 2 || page.Next != 4 || page.First != 1 || page.Last != 3 {
+		t.Fatalf("the page is %+v", page)
+	}
+	for i, msg := range page.Messages {
+		if string(msg.Data) != want[i+1] || msg.Subject != events.EventSubject("node", fmt.Sprint("n", i+1)) || msg.Seq != uint64(i+2) {
+			t.Errorf("message %d is %+v", i+2, msg)
+		}
+	}
+	for _, stream := range []string{"", events.StreamReports, events.StreamPackages, "KV_x"} {
+		if _, err := a.readStream(testContext(t), caller{}, StreamRequest{Stream: stream}); err == nil {
+			t.Errorf("stream %q is read", stream)
+		}
+	}
+}

@@ -35,6 +35,7 @@ var permitted = map[string][]string{
 	cmdUserList:         {RoleOperator},
 	cmdUserRevoke:       {RoleOperator},
 	cmdLogRead:          {RoleOperator, RoleAuditor},
+	cmdStreamRead:       {RoleOperator, RoleAuditor},
 	cmdKeyList:          {RoleOperator},
 	cmdKeyRotate:        {RoleOperator},
 }

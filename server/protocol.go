@@ -37,6 +37,7 @@ const (
 	cmdUserRevoke       = "user.revoke"
 	cmdFleet            = "fleet"
 	cmdLogRead          = "log.read"
+	cmdStreamRead       = "stream.read"
 )
 
 // headerCommand carries the id of a command, made by whoever gives it. It is the
