@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/google/uuid"
 )
 
@@ -100,7 +101,7 @@ func (e Event) Encode() []byte {
 // refused: they may be a newer writer's.
 func Decode(raw []byte) (Event, error) {
 	var e Event
-	if err := json.Unmarshal(raw, &e); err != nil {
+	if err := jsonv2.Unmarshal(raw, &e); err != nil {
 		return Event{}, fmt.Errorf("%w: %v", ErrMalformed, err)
 	}
 	for _, a := range []struct{ name, value string }{
@@ -133,7 +134,7 @@ func (e Event) Fact() (Fact, error) {
 		return nil, fmt.Errorf("event %s: %w %q", e.ID, ErrUnknownType, e.Type)
 	}
 	f := make()
-	if err := json.Unmarshal(e.Data, f); err != nil {
+	if err := jsonv2.Unmarshal(e.Data, f); err != nil {
 		return nil, fmt.Errorf("event %s: %w: data of %s: %v", e.ID, ErrMalformed, e.Type, err)
 	}
 	return f, nil
