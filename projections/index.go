@@ -91,7 +91,7 @@ func about(e events.Event, fact events.Fact) (row [columns]string) {
 	case events.AggregateRollout:
 		row[colRollout] = e.Subject
 	case events.AggregateRelease:
-		row[colVersion], row[colArch] = splitReleaseKey(e.Subject)
+		row[colVersion], row[colArch] = events.SplitReleaseKey(e.Subject)
 	}
 	switch f := fact.(type) {
 	case *events.Declared:
@@ -144,16 +144,6 @@ func aggregateOf(typ string) string {
 	rest, _ := strings.CutPrefix(typ, "mesh.")
 	aggregate, _, _ := strings.Cut(rest, ".")
 	return aggregate
-}
-
-// splitReleaseKey is the way back from [events.ReleaseKey]: neither versions nor
-// architectures have a '_'.
-func splitReleaseKey(key string) (version, architecture string) {
-	i := strings.LastIndexByte(key, '_')
-	if i < 0 {
-		return "", ""
-	}
-	return strings.ReplaceAll(key[:i], "_", "."), key[i+1:]
 }
 
 // ShortType is an event type as people write it, "rollout.halted".
