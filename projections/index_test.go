@@ -210,6 +210,10 @@ func TestIndexFindsWhatIsThere(t *testing.T) {
 		if got, want := x.Find(q), naive(t, log, q); !slices.Equal(got, want) {
 			t.Fatalf("%+v finds %v, want %v", q, got, want)
 		}
+		q.Limit = 0
+		if got, want := x.Count(q), len(naive(t, log, q)); got != want {
+			t.Fatalf("%+v counts %d, want %d", q, got, want)
+		}
 	})
 }
 

@@ -49,10 +49,7 @@ const MinPrefix = 8
 
 // Find gives the sequences of the events that match, in order.
 func (x *Index) Find(q Query) []uint64 {
-	lo, hi := max(q.From, 1)-1, x.Seq() // places lo <= i < hi
-	if q.To != 0 {
-		hi = min(hi, q.To)
-	}
+	lo, hi := x.places(q)
 	f, ok := x.compile(q)
 	if !ok || lo >= hi {
 		return nil
@@ -73,6 +70,28 @@ func (x *Index) Find(q Query) []uint64 {
 		}
 	}
 	return out
+}
+
+// Count is how many events match, whatever the limit.
+func (x *Index) Count(q Query) int {
+	lo, hi := x.places(q)
+	f, ok := x.compile(q)
+	n := 0
+	for i := lo; ok && i < hi; i++ {
+		if f.match(x, int(i)) {
+			n++
+		}
+	}
+	return n
+}
+
+// places gives the places lo <= i < hi that a query is about.
+func (x *Index) places(q Query) (lo, hi uint64) {
+	lo, hi = max(q.From, 1)-1, x.Seq()
+	if q.To != 0 {
+		hi = min(hi, q.To)
+	}
+	return lo, hi
 }
 
 // filter is a query in the terms of an index.

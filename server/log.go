@@ -85,18 +85,18 @@ type found struct {
 func (a *api) find(q LogRequest, query projections.Query) (f found) {
 	a.runner.Index(func(x *projections.Index) {
 		f.last = x.Seq()
-		if q.Last == 0 {
-			query.Limit = pageEvents + 1
+		query.Limit, query.Last = pageEvents+1, false
+		if q.Last > 0 {
+			query.Limit, query.Last = q.Last, true
 		}
 		f.seqs = x.Find(query)
-		if len(f.seqs) == 0 {
+		switch {
+		case len(f.seqs) == 0:
 			f.unknown = q.unknown(x)
+		case q.Last > 0 && len(f.seqs) == q.Last:
+			f.earlier = x.Count(query) - q.Last
 		}
 	})
-	if q.Last > 0 && len(f.seqs) > q.Last {
-		f.earlier = len(f.seqs) - q.Last
-		f.seqs = f.seqs[f.earlier:]
-	}
 	f.seqs = f.seqs[:min(len(f.seqs), pageEvents+1)]
 	return f
 }
