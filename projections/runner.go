@@ -2,6 +2,7 @@ package projections
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -10,20 +11,21 @@ import (
 	"noxmesh/events"
 )
 
-// Runner keeps a [Mesh] up to date from the broker.
+// Runner keeps a [Mesh] and an [Index] up to date from the broker.
 type Runner struct {
 	js  jetstream.JetStream
 	log *events.Log
 
 	mu      sync.RWMutex
 	mesh    *Mesh
+	index   *Index
 	changed chan struct{} // closed and replaced at each change
 	ready   chan struct{} // closed once both streams were read to their end
 }
 
 // NewRunner makes a runner; nothing is read before [Runner.Run].
 func NewRunner(js jetstream.JetStream, log *events.Log) *Runner {
-	return &Runner{js: js, log: log, mesh: NewMesh(), changed: make(chan struct{}), ready: make(chan struct{})}
+	return &Runner{js: js, log: log, mesh: NewMesh(), index: NewIndex(), changed: make(chan struct{}), ready: make(chan struct{})}
 }
 
 // Run reads both streams until ctx ends, or until something is wrong with the
@@ -45,7 +47,7 @@ func (r *Runner) Run(ctx context.Context) error {
 	}
 	read(events.StreamEvents, func(opts events.ReadOptions) error {
 		return r.log.Read(ctx, opts, func(rec events.Record) error {
-			return r.update(func(m *Mesh) error { return m.ApplyEvent(rec) })
+			return r.update(func(m *Mesh) error { return errors.Join(m.ApplyEvent(rec), r.index.Apply(rec)) })
 		})
 	})
 	read(events.StreamHeartbeats, func(opts events.ReadOptions) error {
@@ -76,6 +78,14 @@ func (r *Runner) View(fn func(*Mesh)) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	fn(r.mesh)
+}
+
+// Index hands out the index of EVENTS for reading; fn must not keep any of it. It
+// is as far as the state's events are.
+func (r *Runner) Index(fn func(*Index)) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	fn(r.index)
 }
 
 // Changed gives a channel that is closed at the next change. Ask for it before

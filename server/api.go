@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,9 +32,13 @@ type api struct {
 	source   string
 	logger   zerolog.Logger
 
-	sub   *nats.Subscription
-	gate  gate
-	users sync.Mutex // held by commands that change who is an operator
+	sub  *nats.Subscription
+	gate gate
+	// waiting are the commands that wait for something to happen; they are not at
+	// work meanwhile.
+	waiting gate
+	stopped <-chan struct{} // closed when the server stops
+	users   sync.Mutex      // held by commands that change who is an operator
 }
 
 const (
@@ -44,6 +49,8 @@ const (
 	// who asks without end leaves room for others.
 	maxCommands     = 16
 	maxUserCommands = 8
+	maxWaiting      = 256
+	maxUserWaiting  = 64
 	fleetPage       = 500
 )
 
@@ -51,7 +58,10 @@ const (
 type handle func(ctx context.Context, by caller, request []byte) (any, error)
 
 // caller is who gives a command, as the broker knows them, and the command's id.
-type caller struct{ actor, command string }
+type caller struct {
+	actor, command string
+	slot           *slot // that the command has at the gate
+}
 
 func (a *api) commands() map[string]handle {
 	return map[string]handle{
@@ -104,6 +114,7 @@ func command[Q, R any](fn func(ctx context.Context, by caller, q Q) (R, error)) 
 
 func (a *api) start() error {
 	commands := a.commands()
+	a.waiting = gate{most: maxWaiting, mostOfUser: maxUserWaiting}
 	sub, err := a.nc.QueueSubscribe(events.APISubject("*", ">"), "nox-mesh", func(msg *nats.Msg) {
 		t := strings.SplitN(msg.Subject, ".", 4)
 		name := t[3]
@@ -120,8 +131,9 @@ func (a *api) start() error {
 			a.answer(msg, nil, errBusy)
 			return
 		}
+		by.slot = &slot{api: a, user: by.actor, held: true}
 		go func() {
-			defer a.gate.leave(by.actor)
+			defer by.slot.leave()
 			ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 			defer cancel()
 			if err := a.fresh(ctx); err != nil {
@@ -143,6 +155,8 @@ var errBusy = errors.New("the server is busy with other commands: try again in a
 
 // gate counts commands at work, in all and of each user.
 type gate struct {
+	most, mostOfUser int // maxCommands and maxUserCommands if zero
+
 	mu   sync.Mutex
 	all  int
 	user map[string]int
@@ -151,7 +165,7 @@ type gate struct {
 func (g *gate) enter(user string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.all == maxCommands || g.user[user] == maxUserCommands {
+	if g.all == cmp.Or(g.most, maxCommands) || g.user[user] == cmp.Or(g.mostOfUser, maxUserCommands) {
 		return false
 	}
 	if g.user == nil {
@@ -168,6 +182,33 @@ func (g *gate) leave(user string) {
 	g.all--
 	if g.user[user]--; g.user[user] == 0 {
 		delete(g.user, user)
+	}
+}
+
+// slot is the place of a command at the gate.
+type slot struct {
+	api  *api
+	user string
+	held bool
+}
+
+// aside makes room for other commands while this one waits. It is false if too
+// many wait already, or if there was no room when the wait was over.
+func (s *slot) aside(wait func()) bool {
+	if !s.api.waiting.enter(s.user) {
+		return false
+	}
+	s.leave()
+	wait()
+	s.api.waiting.leave(s.user)
+	s.held = s.api.gate.enter(s.user)
+	return s.held
+}
+
+func (s *slot) leave() {
+	if s.held {
+		s.held = false
+		s.api.gate.leave(s.user)
 	}
 }
 
