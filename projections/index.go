@@ -54,7 +54,7 @@ func (x *Index) Apply(rec events.Record) error {
 	if rec.Seq <= x.Seq() {
 		return nil
 	}
-	fact, err := rec.Event.Fact()
+	fact, err := rec.Fact()
 	if err != nil && !errors.Is(err, events.ErrUnknownType) {
 		return fmt.Errorf("event %d: %w", rec.Seq, err)
 	}

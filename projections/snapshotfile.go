@@ -76,6 +76,14 @@ func writeSnapshot(dir string, head snapshotHead, sections ...[]byte) error {
 	return nil
 }
 
+// sweepSnapshots removes what a write that was cut off has left.
+func sweepSnapshots(dir string) {
+	left, _ := filepath.Glob(filepath.Join(dir, "."+snapshotFile+"*"))
+	for _, path := range left {
+		_ = os.Remove(path) // it is in nobody's way but the disk's
+	}
+}
+
 // errNoSnapshot: there is none.
 var errNoSnapshot = errors.New("no snapshot")
 

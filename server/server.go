@@ -102,6 +102,7 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	log := events.NewLog(js)
 	log.Appended = c.Appended
 	runner := projections.NewRunner(js, log)
+	runner.Dir, runner.Logger = filepath.Join(c.DataDir, "projections"), c.Logger
 	signer := &signer{dir: c.DataDir, log: log, runner: runner, source: source, logger: c.Logger, afterStep: func(string) error { return nil }}
 	log.Seal = signer.seal
 	s.part("projections", runner.Run)
