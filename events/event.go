@@ -127,7 +127,8 @@ func Decode(raw []byte) (Event, error) {
 // know, which is what a newer writer's event looks like.
 var ErrUnknownType = errors.New("unknown event type")
 
-// Fact decodes the event's data into the type that belongs to it.
+// Fact decodes the event's data into the type that belongs to it. Data of a type
+// that is no longer written comes as the one that took its place.
 func (e Event) Fact() (Fact, error) {
 	make, ok := factTypes[e.Type]
 	if !ok {
@@ -136,6 +137,9 @@ func (e Event) Fact() (Fact, error) {
 	f := make()
 	if err := jsonv2.Unmarshal(e.Data, f); err != nil {
 		return nil, fmt.Errorf("event %s: %w: data of %s: %v", e.ID, ErrMalformed, e.Type, err)
+	}
+	if old, ok := f.(upcaster); ok {
+		return old.upcast(), nil
 	}
 	return f, nil
 }

@@ -190,12 +190,8 @@ func (r *Rollout) apply(rec events.Record, fact events.Fact) {
 		*r = *NewRollout(r.ID, *f)
 		r.Seq, r.EventID, r.Started, r.StartSeq, r.Actor = rec.Seq, rec.Event.ID, at, rec.Seq, rec.Event.Actor
 	case *events.BatchOpened:
-		stage := f.Stage
-		if stage == 0 {
-			stage = f.Batch // before stages were recorded each had one batch
-		}
 		r.Batches = append(r.Batches, Batch{
-			Number: f.Batch, Stage: stage, Nodes: f.Nodes, Opened: at, Seq: rec.Seq, EventID: rec.Event.ID,
+			Number: f.Batch, Stage: f.Stage, Nodes: f.Nodes, Opened: at, Seq: rec.Seq, EventID: rec.Event.ID,
 			Retry: f.Retry, Tail: f.Tail,
 		})
 		r.LinkIgnored = false
