@@ -32,7 +32,7 @@ or --last says otherwise; a file or a pipe, and --json, get all that match.`,
 		RunE: o.with(func(cmd *cobra.Command, _ []string, c *server.Client) error { return l.readLog(cmd, c, o.json) }),
 	}
 	l.flags(cmd.Flags())
-	cmd.AddCommand(newLogShow(o), newLogExplain(o))
+	cmd.AddCommand(newLogShow(o), newLogExplain(o), newLogReplay(o))
 	return o.jsonFlag(cmd)
 }
 
