@@ -300,11 +300,11 @@ func Belongs(id string, started events.Record, plan *events.RolloutStarted) []pr
 	from := started.Seq
 	return []projections.Query{
 		{Rollout: id, From: from},
-		{Type: "mesh.node.rolled-back.v1", Version: plan.Version, From: from},
-		{Type: "mesh.node.refused.v1", Version: plan.Version, From: from},
-		{Type: "mesh.release.held.v1", Version: plan.Version, From: from},
-		{Type: "mesh.release.hold-lifted.v1", Version: plan.Version, From: from},
-		{Type: "mesh.node.decommissioned.v1", From: from},
-		{Type: "mesh.rollout.started.v1", From: from},
+		{Type: "node.rolled-back", Version: plan.Version, From: from},
+		{Type: "node.refused", Version: plan.Version, From: from},
+		{Type: "release.held", Version: plan.Version, From: from},
+		{Type: "release.hold-lifted", Version: plan.Version, From: from},
+		{Type: "node.decommissioned", From: from},
+		{Type: "rollout.started", From: from},
 	}
 }

@@ -48,7 +48,7 @@ func (c *Client) Messages(ctx context.Context, stream string, seqs []uint64) (ma
 		for _, m := range page.Messages {
 			out[m.Seq] = events.Message(m)
 		}
-		if page.Next <= some[len(some)-1] {
+		if page.Next <= page.Last {
 			i, _ := slices.BinarySearch(seqs, page.Next)
 			seqs = seqs[i:]
 		} else {

@@ -41,7 +41,7 @@ came after. Numbers in brackets are events: nox-mesh log show NUMBER.`,
 
 // tellStory reads what belongs to a rollout, and tells it.
 func tellStory(ctx context.Context, c *server.Client, id string) (*rollout.Story, error) {
-	q := server.LogRequest{Type: (*events.RolloutStarted)(nil).EventType(), Last: 1}
+	q := server.LogRequest{Type: "rollout.started", Last: 1}
 	if id != "latest" {
 		q.Rollout = id
 	}
