@@ -192,17 +192,20 @@ type slot struct {
 	held bool
 }
 
-// aside makes room for other commands while this one waits. It is false if too
-// many wait already, or if there was no room when the wait was over.
-func (s *slot) aside(wait func()) bool {
+// aside makes room for other commands while this one waits. It does not wait if
+// too many do already. [errBusy] means that there was no room when the wait was
+// over.
+func (s *slot) aside(wait func()) error {
 	if !s.api.waiting.enter(s.user) {
-		return false
+		return nil
 	}
 	s.leave()
 	wait()
 	s.api.waiting.leave(s.user)
-	s.held = s.api.gate.enter(s.user)
-	return s.held
+	if s.held = s.api.gate.enter(s.user); !s.held {
+		return errBusy
+	}
+	return nil
 }
 
 func (s *slot) leave() {

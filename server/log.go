@@ -29,10 +29,10 @@ func (a *api) readLog(ctx context.Context, by caller, q LogRequest) (LogPage, er
 	}
 	found := a.find(q, query)
 	if len(found.seqs) == 0 && q.Wait > 0 && by.slot != nil {
-		waited := by.slot.aside(func() { a.waitFor(ctx, query, min(time.Duration(q.Wait), MaxLogWait)) })
-		if waited {
-			found = a.find(q, query)
+		if err := by.slot.aside(func() { a.waitFor(ctx, query, min(time.Duration(q.Wait), MaxLogWait)) }); err != nil {
+			return LogPage{}, err
 		}
+		found = a.find(q, query)
 	}
 	page := LogPage{Events: []LogRecord{}, Next: max(q.From, found.last+1), Last: found.last, Earlier: found.earlier, Unknown: found.unknown}
 	if q.To != 0 {
