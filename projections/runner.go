@@ -23,7 +23,9 @@ type Runner struct {
 
 // NewRunner makes a runner; nothing is read before [Runner.Run].
 func NewRunner(js jetstream.JetStream, log *events.Log) *Runner {
-	return &Runner{js: js, log: log, mesh: NewMesh(), changed: make(chan struct{}), ready: make(chan struct{})}
+	r := &Runner{js: js, log: log, mesh: NewMesh(), changed: make(chan struct{}), ready: make(chan struct{})}
+	r.mesh.Track()
+	return r
 }
 
 // Run reads both streams until ctx ends, or until something is wrong with the
@@ -76,6 +78,14 @@ func (r *Runner) View(fn func(*Mesh)) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	fn(r.mesh)
+}
+
+// TakeTouched gives what was touched since it was called last. It is for one
+// caller.
+func (r *Runner) TakeTouched() Touched {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.mesh.TakeTouched()
 }
 
 // Changed gives a channel that is closed at the next change. Ask for it before
