@@ -47,7 +47,7 @@ func (m *Mesh) Track() { m.touched = &Touched{Nodes: map[string]bool{}, Rollouts
 
 // TakeTouched gives what was touched since it was called last.
 func (m *Mesh) TakeTouched() Touched {
-	if m.touched == nil {
+	if m.touched == nil || m.touched.Empty() {
 		return Touched{}
 	}
 	t := *m.touched

@@ -33,6 +33,7 @@ type api struct {
 
 	sub   *nats.Subscription
 	gate  gate
+	waits gate       // of watches, which mostly wait
 	users sync.Mutex // held by commands that change who is an operator
 }
 
@@ -81,6 +82,7 @@ func (a *api) commands() map[string]handle {
 		cmdKeyRotate:        command(a.rotateKey),
 		cmdLogRead:          command(a.readLog),
 		cmdStreamRead:       command(a.readStream),
+		cmdViewWatch:        command(a.watchView),
 	}
 }
 
@@ -104,11 +106,17 @@ func command[Q, R any](fn func(ctx context.Context, by caller, q Q) (R, error)) 
 
 func (a *api) start() error {
 	commands := a.commands()
+	a.gate.limits(maxCommands, maxUserCommands, errBusy)
+	a.waits.limits(maxWatches, maxUserWatches, errWatches)
 	sub, err := a.nc.QueueSubscribe(events.APISubject("*", ">"), "nox-mesh", func(msg *nats.Msg) {
 		t := strings.SplitN(msg.Subject, ".", 4)
 		name := t[3]
 		by := caller{actor: t[2], command: events.Printable(msg.Header.Get(headerCommand), 64)}
 		do, ok := commands[name]
+		gate := &a.gate
+		if name == cmdViewWatch {
+			gate = &a.waits
+		}
 		switch {
 		case by.command == "":
 			a.answer(msg, nil, fmt.Errorf("a command needs an id of its own in header %s", headerCommand))
@@ -116,17 +124,19 @@ func (a *api) start() error {
 		case !ok:
 			a.answer(msg, nil, fmt.Errorf("this server knows no command %q: is nox-mesh of another version than the server?", name))
 			return
-		case !a.gate.enter(by.actor):
-			a.answer(msg, nil, errBusy)
+		case !gate.enter(by.actor):
+			a.answer(msg, nil, gate.full)
 			return
 		}
 		go func() {
-			defer a.gate.leave(by.actor)
+			defer gate.leave(by.actor)
 			ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 			defer cancel()
-			if err := a.fresh(ctx); err != nil {
-				a.answer(msg, nil, err)
-				return
+			if name != cmdViewWatch { // which rests on the buckets, not on the fold
+				if err := a.fresh(ctx); err != nil {
+					a.answer(msg, nil, err)
+					return
+				}
 			}
 			result, err := do(ctx, by, msg.Data)
 			a.answer(msg, result, err)
@@ -139,19 +149,26 @@ func (a *api) start() error {
 	return a.nc.Flush()
 }
 
-var errBusy = errors.New("the server is busy with other commands: try again in a moment")
+// errAgain: the command was not begun, or did nothing.
+var errAgain = errors.New("try again in a moment")
+
+var errBusy = fmt.Errorf("the server is busy with other commands: %w", errAgain)
 
 // gate counts commands at work, in all and of each user.
 type gate struct {
-	mu   sync.Mutex
-	all  int
-	user map[string]int
+	mu           sync.Mutex
+	all          int
+	user         map[string]int
+	max, maxUser int
+	full         error // told to who is one too many
 }
+
+func (g *gate) limits(all, user int, full error) { g.max, g.maxUser, g.full = all, user, full }
 
 func (g *gate) enter(user string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.all == maxCommands || g.user[user] == maxUserCommands {
+	if g.all == g.max || g.user[user] == g.maxUser {
 		return false
 	}
 	if g.user == nil {
@@ -194,7 +211,7 @@ func (a *api) answer(msg *nats.Msg, result any, err error) {
 		out.Result, err = json.Marshal(result)
 	}
 	if err != nil {
-		out = reply{Error: err.Error(), Busy: errors.Is(err, errBusy)}
+		out = reply{Error: err.Error(), Busy: errors.Is(err, errAgain)}
 	}
 	raw, err := json.Marshal(out)
 	if err != nil {
