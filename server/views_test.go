@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"noxmesh/events"
+	"noxmesh/internal/schematest"
 	"noxmesh/projections"
 )
 
@@ -131,6 +132,17 @@ func TestBucketsHoldTheViews(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.inBuckets(t)
+	// It is what tools were promised.
+	for _, name := range projections.Buckets {
+		fits := schematest.Validator(t, name+".json")
+		err := events.ReadStream(ctx, w.api.js, projections.BucketStream(name), events.ReadOptions{}, func(msg events.Message) error { return fits(msg.Data) })
+		if err != nil {
+			t.Error(err)
+		}
+		if fits([]byte(`{"key":"x","value":{}}`)) == nil {
+			t.Errorf("nonsense passes for an entry of %s", name)
+		}
+	}
 	fleet, _ := bucket(t, w.api.js, projections.BucketFleet)
 	if e, ok := fleet["n3"]; !ok || e.Value != nil {
 		t.Errorf("a node that left is %+v", e)
