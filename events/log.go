@@ -33,9 +33,9 @@ func NewLog(js jetstream.JetStream) *Log {
 	return &Log{js: js, AttemptTimeout: 5 * time.Second}
 }
 
-// isConflict knows both codes: 10071, and 10164 on replicated streams while a write is in
-// flight.
-func isConflict(err error) bool {
+// IsConflict says whether the broker refused a write since its subject moved on. It knows both codes: 10071, and
+// 10164 on replicated streams while a write is in flight.
+func IsConflict(err error) bool {
 	var api *jetstream.APIError
 	return errors.As(err, &api) &&
 		(api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence ||
@@ -81,7 +81,7 @@ func (l *Log) Append(ctx context.Context, e Event, expected uint64) (uint64, err
 		switch {
 		case lookErr == nil && seq != 0 && last.ID == e.ID:
 			return seq, nil
-		case isConflict(err), lookErr == nil && seq != expected:
+		case IsConflict(err), lookErr == nil && seq != expected:
 			return 0, fmt.Errorf("appending %s to %s: %w", e.Type, subject, ErrConflict)
 		case try == tries:
 			return 0, fmt.Errorf("appending %s to %s: %w", e.Type, subject, err)

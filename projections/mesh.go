@@ -41,6 +41,8 @@ type Mesh struct {
 	CommandOrder []string // in order, to forget the oldest
 	// Skipped counts events of types this program does not know.
 	Skipped int
+
+	touched *Touched // nil: nobody asked for it
 }
 
 // NewMesh is the state before the first event.
@@ -160,6 +162,7 @@ func (m *Mesh) ApplyEvent(rec events.Record) error {
 			m.claim(r, f.Cohort)
 		}
 	}
+	m.touchedBy(rec.Event, fact)
 	return nil
 }
 
@@ -237,6 +240,7 @@ func (m *Mesh) ApplyHeartbeat(msg events.Message) {
 		return
 	}
 	n := m.node(id)
+	defer m.touchedBeat(n, n.standing())
 	hb, err := events.DecodeHeartbeat(msg.Data)
 	if err != nil {
 		n.Malformed++
@@ -251,7 +255,9 @@ func (m *Mesh) ApplyHeartbeat(msg events.Message) {
 func (m *Mesh) Heard(node string, seq uint64, at time.Time, hb events.Heartbeat) {
 	if seq > m.HeartbeatSeq {
 		m.HeartbeatSeq = seq
-		m.node(node).heard(seq, at, hb, &m.Listening)
+		n := m.node(node)
+		defer m.touchedBeat(n, n.standing())
+		n.heard(seq, at, hb, &m.Listening)
 	}
 }
 

@@ -39,7 +39,11 @@ type folds struct {
 	eventID string // of the last event
 }
 
-func newFolds() *folds { return &folds{mesh: NewMesh(), index: NewIndex()} }
+func newFolds() *folds {
+	f := &folds{mesh: NewMesh(), index: NewIndex()}
+	f.mesh.Track()
+	return f
+}
 
 // apply folds one event. Strict refuses what this program does not know.
 func (f *folds) apply(rec events.Record, strict bool) error {
@@ -249,6 +253,14 @@ func (r *Runner) Index(fn func(*Index)) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	fn(r.live.index)
+}
+
+// TakeTouched gives what was touched since it was called last. It is for one
+// caller.
+func (r *Runner) TakeTouched() Touched {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.live.mesh.TakeTouched()
 }
 
 // Changed gives a channel that is closed at the next change. Ask for it before

@@ -150,9 +150,12 @@ type ReleaseView struct {
 	Unsigned string `json:"unsigned,omitempty"`
 }
 
-// ReleaseViews gives all releases, the one added last first.
+// ReleaseViews gives all releases, the one added last first. It looks at each
+// node once.
 func (m *Mesh) ReleaseViews() []ReleaseView {
-	out := []ReleaseView{}
+	type key struct{ version, architecture string }
+	views := make(map[key]*ReleaseView, len(m.Releases))
+	out := make([]ReleaseView, 0, len(m.Releases))
 	seq := map[string]uint64{}
 	for _, r := range m.Releases {
 		v := ReleaseView{Release: r.Release, Added: r.Added}
@@ -163,25 +166,31 @@ func (m *Mesh) ReleaseViews() []ReleaseView {
 			v.Unsigned = err.Error()
 		}
 		seq[r.Key()] = r.Seq
-		for _, n := range m.Nodes {
-			if n.EnrolledSeq == 0 || n.Heard == nil || n.Heard.Architecture != r.Architecture {
-				continue
-			}
-			if n.DeclaredVersion() == r.Version {
-				v.Declared++
-				if n.Heard.At.Before(n.Declaration.At) {
-					v.Silent++
-				}
-			}
-			if n.Heard.Confirmed() && n.Heard.Version == r.Version {
-				v.Confirmed++
-			}
-			if n.RolledBack != nil && n.RolledBack.Fact.From == r.Version {
-				v.RolledBack++
-			}
-		}
 		out = append(out, v)
 	}
 	sort.Slice(out, func(i, j int) bool { return seq[out[i].Key()] > seq[out[j].Key()] })
+	for i := range out {
+		views[key{out[i].Version, out[i].Architecture}] = &out[i]
+	}
+	for _, n := range m.Nodes {
+		if n.EnrolledSeq == 0 || n.Heard == nil {
+			continue
+		}
+		of := func(version string) *ReleaseView { return views[key{version, n.Heard.Architecture}] }
+		if v := of(n.DeclaredVersion()); v != nil {
+			v.Declared++
+			if n.Heard.At.Before(n.Declaration.At) {
+				v.Silent++
+			}
+		}
+		if v := of(n.Heard.Version); v != nil && n.Heard.Confirmed() {
+			v.Confirmed++
+		}
+		if n.RolledBack != nil {
+			if v := of(n.RolledBack.Fact.From); v != nil {
+				v.RolledBack++
+			}
+		}
+	}
 	return out
 }

@@ -203,7 +203,7 @@ func (b *Backtest) Result(recorded *projections.Rollout) (*BacktestResult, error
 		at = b.out.Tried.At
 	}
 	b.out.Recorded = BacktestEnd{
-		State: recorded.State, At: at, After: events.Duration(at.Sub(recorded.Started)), Declared: recorded.Exposed(), Reason: reasonOf(recorded),
+		State: recorded.State, At: at, After: events.Duration(at.Sub(recorded.Started)), Declared: recorded.Exposed(), Reason: recorded.Reason(),
 	}
 	for _, batch := range recorded.Batches {
 		if !batch.Tail {

@@ -36,7 +36,7 @@ func halt(m *projections.Mesh, r *projections.Rollout, b *projections.Batch, pas
 	out.Diagnosis = diagnosis
 	out.Reason = where + ": " + because
 	out.Common = Traits(m, r, out.Failures)
-	out.Undeclared = free(r)
+	out.Undeclared = r.Spared()
 	return out
 }
 
@@ -59,7 +59,7 @@ func unaccepted(r *projections.Rollout, open *projections.Batch) []events.Failur
 func haltLink(m *projections.Mesh, r *projections.Rollout, b *projections.Batch, passed []events.NodePassed, failures []events.Failure, c events.Control) *events.RolloutHalted {
 	out := &events.RolloutHalted{
 		Passed: passed, Failures: failures, Control: c, Recall: Recallable(m, r), AsOf: asOf(m),
-		Diagnosis: events.DiagnosisLink, Undeclared: free(r),
+		Diagnosis: events.DiagnosisLink, Undeclared: r.Spared(),
 		Reason: fmt.Sprintf("the link is away for %s: %d of %d nodes that were told nothing are silent", round(linkWait(m, r)), c.Silent, c.Nodes),
 	}
 	if b != nil {
@@ -71,7 +71,7 @@ func haltLink(m *projections.Mesh, r *projections.Rollout, b *projections.Batch,
 // haltHeld stops a rollout of a release that somebody held.
 func haltHeld(m *projections.Mesh, r *projections.Rollout, held *projections.Release) *events.RolloutHalted {
 	out := &events.RolloutHalted{
-		Recall: Recallable(m, r), AsOf: asOf(m), Diagnosis: events.DiagnosisRelease, Undeclared: free(r),
+		Recall: Recallable(m, r), AsOf: asOf(m), Diagnosis: events.DiagnosisRelease, Undeclared: r.Spared(),
 		Reason:   fmt.Sprintf("%s is held: %s", held.Version, held.Held.Fact.Reason),
 		Evidence: events.Evidence{Events: []uint64{held.Held.Seq}},
 	}
@@ -79,16 +79,6 @@ func haltHeld(m *projections.Mesh, r *projections.Rollout, held *projections.Rel
 		out.Batch, out.Listened = b.Number, events.Duration(listened(m, r, b.Opened))
 	}
 	return out
-}
-
-func free(r *projections.Rollout) int {
-	n := 0
-	for _, member := range r.Members {
-		if member.Free() {
-			n++
-		}
-	}
-	return n
 }
 
 func passedBefore(r *projections.Rollout) int {

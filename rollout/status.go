@@ -18,41 +18,14 @@ type NodeStatus struct {
 	Evidence events.Evidence     `json:"evidence,omitzero"`
 }
 
-// Status is a rollout as a person or a tool sees it. Its counts add up to the
-// cohort.
+// Status is a rollout as a person or a tool sees it, with its nodes and what it
+// waits for now.
 type Status struct {
-	ID        string            `json:"id"`
-	Version   string            `json:"version"`
-	State     projections.State `json:"state"`
-	Started   time.Time         `json:"started"`
-	Actor     string            `json:"actor"`
-	Ended     *time.Time        `json:"ended,omitempty"`
-	Reason    string            `json:"reason,omitempty"`
-	Diagnosis events.Diagnosis  `json:"diagnosis,omitempty"`
-	// Paused says by whom or what a paused rollout is paused.
-	Paused *events.RolloutPaused `json:"paused,omitempty"`
-	// Held says why the release is held, empty if it is not.
-	Held     string                      `json:"held,omitempty"`
-	Cohort   int                         `json:"cohort"`
-	Batch    int                         `json:"batch"`   // opened so far, without the tail's
-	Batches  int                         `json:"batches"` // planned
-	Stage    int                         `json:"stage"`   // which of the planned batches is at work or was last
-	Declared int                         `json:"declared"`
-	Counts   map[projections.Outcome]int `json:"counts"`
-	// Spared are the nodes that never heard of the release, or were taken back
-	// before they applied it.
-	Spared int `json:"spared"`
-	// Common is what the failed have in common, Control what became of the
-	// nodes that were told nothing.
-	Common  []events.Trait `json:"common,omitempty"`
-	Control events.Control `json:"control,omitzero"`
-	Waiting []string       `json:"waiting,omitempty"`
+	projections.RolloutView
+	Waiting []string `json:"waiting,omitempty"`
 	// Next are the commands that make sense now.
 	Next     []string        `json:"next,omitempty"`
 	Nodes    []NodeStatus    `json:"nodes"`
-	Policy   events.Policy   `json:"policy"`
-	Seed     uint64          `json:"seed"`
-	Selector string          `json:"selector,omitempty"`
 	Listened events.Duration `json:"listened"` // since the open batch opened
 	// EventSeq and HeartbeatSeq are what the status reflects.
 	EventSeq     uint64 `json:"event_seq"`
@@ -65,28 +38,9 @@ func StatusOf(m *projections.Mesh, id string, now time.Time) *Status {
 	if r == nil {
 		return nil
 	}
-	s := &Status{
-		ID: r.ID, Version: r.Plan.Version, State: r.State, Started: r.Started, Actor: r.Actor,
-		Cohort: len(r.Plan.Cohort), Batches: len(r.Plan.Targets), Paused: r.Pause,
-		Counts: r.Counts(), Spared: free(r), Policy: r.Plan.Policy, Seed: r.Plan.Seed, Selector: r.Plan.Selector,
-		EventSeq: m.EventSeq, HeartbeatSeq: m.HeartbeatSeq,
-	}
-	if !r.Ended.IsZero() {
-		s.Ended = &r.Ended
-	}
-	if held := m.HeldOf(r.Plan.Releases); held != nil {
-		s.Held = held.Held.Fact.Reason
-	}
-	s.Reason = reasonOf(r)
+	s := &Status{RolloutView: m.RolloutView(r), EventSeq: m.EventSeq, HeartbeatSeq: m.HeartbeatSeq}
 	if r.Halt != nil && r.Resume == nil {
-		s.Diagnosis, s.Control = r.Halt.Diagnosis, r.Halt.Control
-		s.Common = Traits(m, r, r.Halt.Failures)
-	}
-	for _, b := range r.Batches {
-		if !b.Tail {
-			s.Batch++
-			s.Stage = b.Stage
-		}
+		s.Common = Traits(m, r, r.Halt.Failures) // with what failed late
 	}
 	var j *judge
 	b := r.OpenBatch()
@@ -99,9 +53,6 @@ func StatusOf(m *projections.Mesh, id string, now time.Time) *Status {
 	}
 	for _, id := range r.Plan.Cohort {
 		member := r.Members[id]
-		if member.Revision > 0 {
-			s.Declared++
-		}
 		ns := NodeStatus{Node: id, Batch: member.Batch, Outcome: member.Outcome, Detail: member.Detail, Evidence: member.Evidence}
 		if b != nil && r.State.Open() && member.Batch == b.Number && member.Outcome == projections.Waiting {
 			ns.Detail = progress(j.node(id))
@@ -122,20 +73,6 @@ func place(n NodeStatus) int {
 		return int(^uint(0) >> 1)
 	}
 	return n.Batch
-}
-
-func reasonOf(r *projections.Rollout) string {
-	switch {
-	case r.Revert != nil && r.Revert.Reason != "":
-		return r.Revert.Reason
-	case r.Abort != nil && r.Abort.Reason != "":
-		return r.Abort.Reason
-	case r.Pause != nil:
-		return r.Pause.Reason
-	case r.Halt != nil && r.Resume == nil:
-		return r.Halt.Reason
-	}
-	return ""
 }
 
 // progress is how a node of an open batch stands, before the log says so.

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,9 +48,10 @@ const (
 	// who asks without end leaves room for others.
 	maxCommands     = 16
 	maxUserCommands = 8
-	maxWaiting      = 256
-	maxUserWaiting  = 64
-	fleetPage       = 500
+	// Those who wait for something to happen take no room from the others.
+	maxWaiting     = 256
+	maxUserWaiting = 32
+	fleetPage      = 500
 )
 
 // handle is one command: it decodes its own request and gives a result.
@@ -91,6 +91,7 @@ func (a *api) commands() map[string]handle {
 		cmdKeyRotate:        command(a.rotateKey),
 		cmdLogRead:          command(a.readLog),
 		cmdStreamRead:       command(a.readStream),
+		cmdViewWatch:        command(a.watchView),
 	}
 }
 
@@ -114,7 +115,8 @@ func command[Q, R any](fn func(ctx context.Context, by caller, q Q) (R, error)) 
 
 func (a *api) start() error {
 	commands := a.commands()
-	a.waiting = gate{most: maxWaiting, mostOfUser: maxUserWaiting}
+	a.gate.limits(maxCommands, maxUserCommands)
+	a.waiting.limits(maxWaiting, maxUserWaiting)
 	sub, err := a.nc.QueueSubscribe(events.APISubject("*", ">"), "nox-mesh", func(msg *nats.Msg) {
 		t := strings.SplitN(msg.Subject, ".", 4)
 		name := t[3]
@@ -136,9 +138,11 @@ func (a *api) start() error {
 			defer by.slot.leave()
 			ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 			defer cancel()
-			if err := a.fresh(ctx); err != nil {
-				a.answer(msg, nil, err)
-				return
+			if name != cmdViewWatch { // which rests on the buckets, not on the fold
+				if err := a.fresh(ctx); err != nil {
+					a.answer(msg, nil, err)
+					return
+				}
 			}
 			result, err := do(ctx, by, msg.Data)
 			a.answer(msg, result, err)
@@ -151,21 +155,29 @@ func (a *api) start() error {
 	return a.nc.Flush()
 }
 
-var errBusy = errors.New("the server is busy with other commands: try again in a moment")
+// errAgain: the command was not begun, or did nothing.
+var errAgain = errors.New("try again in a moment")
+
+var errBusy = fmt.Errorf("the server is busy with other commands: %w", errAgain)
+
+// errWaiting is told to who would be one too many to wait. Those whose connection
+// broke are counted until their wait is over.
+var errWaiting = fmt.Errorf("%d commands of yours wait for something to happen, or %d in all, and that is the limit: end one (a watch, a log that is followed), or %w", maxUserWaiting, maxWaiting, errAgain)
 
 // gate counts commands at work, in all and of each user.
 type gate struct {
-	most, mostOfUser int // maxCommands and maxUserCommands if zero
-
-	mu   sync.Mutex
-	all  int
-	user map[string]int
+	mu           sync.Mutex
+	all          int
+	user         map[string]int
+	max, maxUser int
 }
+
+func (g *gate) limits(all, user int) { g.max, g.maxUser = all, user }
 
 func (g *gate) enter(user string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.all == cmp.Or(g.most, maxCommands) || g.user[user] == cmp.Or(g.mostOfUser, maxUserCommands) {
+	if g.all == g.max || g.user[user] == g.maxUser {
 		return false
 	}
 	if g.user == nil {
@@ -192,12 +204,16 @@ type slot struct {
 	held bool
 }
 
-// aside makes room for other commands while this one waits. It does not wait if
-// too many do already. [errBusy] means that there was no room when the wait was
+// aside makes room for other commands while this one waits. [errWaiting] means
+// that too many wait already, [errBusy] that there was no room when the wait was
 // over.
 func (s *slot) aside(wait func()) error {
-	if !s.api.waiting.enter(s.user) {
+	if s == nil { // it holds up nobody
+		wait()
 		return nil
+	}
+	if !s.api.waiting.enter(s.user) {
+		return errWaiting
 	}
 	s.leave()
 	wait()
@@ -238,7 +254,7 @@ func (a *api) answer(msg *nats.Msg, result any, err error) {
 		out.Result, err = json.Marshal(result)
 	}
 	if err != nil {
-		out = reply{Error: err.Error(), Busy: errors.Is(err, errBusy)}
+		out = reply{Error: err.Error(), Busy: errors.Is(err, errAgain)}
 	}
 	raw, err := json.Marshal(out)
 	if err != nil {

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
 	"noxmesh/events"
@@ -82,9 +81,6 @@ func newArena(t *testing.T) *arena {
 	}
 	a.whole, a.m = w, &mesh{dir: w.dir, identity: w.api.identity, broker: w.broker, nc: w.nc, js: w.api.js}
 	a.start = len(w.record(t))
-	if _, err := a.m.js.CreateKeyValue(testContext(t), jetstream.KeyValueConfig{Bucket: "fleet"}); err != nil {
-		t.Fatal(err)
-	}
 	a.me, a.them = a.join(t, "self"), a.join(t, "other")
 	a.self, a.other = a.online(t, a.me), a.online(t, a.them)
 	a.declare(t, "self")
@@ -289,7 +285,7 @@ func (a *arena) verify(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	names := []string{"KV_fleet"}
+	var names []string
 	for _, want := range streamConfigs(opts) {
 		names = append(names, want.Name)
 		s, err := a.m.js.Stream(ctx, want.Name)

@@ -2,28 +2,20 @@ package server
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"os"
 	"time"
 
-	"github.com/google/uuid"
-	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats.go"
 
 	"noxmesh/events"
-	"noxmesh/events/anchor"
+	"noxmesh/projections/client"
 	"noxmesh/rollout"
 )
 
-// Client asks a mesh on behalf of an operator or a tool.
+// Client asks a mesh on behalf of an operator or a tool. Its connection is that
+// of package client, which tools use by itself.
 type Client struct {
-	nc   *nats.Conn
-	user string
-	// Denied is the last thing that the broker refused; it arrives beside the
-	// call that then times out.
-	denied chan error
+	conn *client.Conn
+	nc   *nats.Conn // of conn
 }
 
 // requestTimeout bounds a command without data to move.
@@ -32,151 +24,22 @@ const requestTimeout = 15 * time.Second
 // Dial connects with the credential in a file, to a server whose certificate is
 // by the CA in another. The error says what to do.
 func Dial(url, credsFile, caFile string) (*Client, error) {
-	raw, err := os.ReadFile(credsFile)
+	conn, err := client.Dial(url, credsFile, caFile)
 	if err != nil {
-		return nil, fmt.Errorf("reading the operator's credential: %w: start nox-mesh server (it writes one into its data directory), or name one with --creds or NOX_MESH_CREDS", err)
+		return nil, err
 	}
-	token, err := jwt.ParseDecoratedJWT(raw)
-	if err != nil {
-		return nil, fmt.Errorf("%s is no credential: %w", credsFile, err)
-	}
-	claims, err := jwt.DecodeUserClaims(token)
-	if err != nil {
-		return nil, fmt.Errorf("%s is no user's credential: %w", credsFile, err)
-	}
-	secure, err := anchor.File(caFile)
-	if err != nil {
-		return nil, fmt.Errorf("%w: copy tls/ca.pem from the server's data directory, and name it with --ca or NOX_MESH_CA", err)
-	}
-	c := &Client{user: claims.Name, denied: make(chan error, 1)}
-	c.nc, err = nats.Connect(url,
-		nats.Secure(secure),
-		nats.Name("nox-mesh "+claims.Name),
-		nats.UserCredentials(credsFile),
-		nats.CustomInboxPrefix(events.InboxPrefix("user", claims.Name)),
-		nats.MaxReconnects(-1),
-		// A command must not wait in a buffer and be carried out later, when
-		// the person who gave it has long been told that it failed.
-		nats.ReconnectBufSize(-1),
-		nats.ErrorHandler(func(nc *nats.Conn, _ *nats.Subscription, err error) {
-			switch {
-			case errors.Is(err, nats.ErrPermissionViolation):
-				select {
-				case c.denied <- err:
-				default:
-				}
-			case errors.Is(err, nats.ErrAuthRevoked), errors.Is(err, nats.ErrAuthorization):
-				nc.Close() // it will not be otherwise the next time
-			}
-		}))
-	if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthRevoked) {
-		return nil, fmt.Errorf("the mesh at %s does not let %q in (%w): the credential %s was revoked or replaced, or is another mesh's", url, claims.Name, err, credsFile)
-	}
-	if why := anchor.Explain(err); errors.Is(why, anchor.ErrNotThisMesh) {
-		return nil, fmt.Errorf("%s: %w (%s): name another CA with --ca or NOX_MESH_CA, or another place with --url", url, why, caFile)
-	} else if why != err {
-		return nil, fmt.Errorf("%s: %w", url, why)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("no mesh answers at %s: %w: is nox-mesh server running there? Name another place with --url or NOX_MESH_URL", url, err)
-	}
-	return c, nil
+	return &Client{conn: conn, nc: conn.NATS()}, nil
 }
 
+// Conn is the connection, with which views are watched.
+func (c *Client) Conn() *client.Conn { return c.conn }
+
 // Close ends the connection.
-func (c *Client) Close() { c.nc.Close() }
+func (c *Client) Close() { c.conn.Close() }
 
 // ask sends one command and decodes its result.
 func ask[R any](ctx context.Context, c *Client, timeout time.Duration, name string, q any) (R, error) {
-	var out R
-	raw, err := json.Marshal(q)
-	if err != nil {
-		return out, err
-	}
-	if len(raw) > maxRequest {
-		return out, fmt.Errorf("%s: a request of %d bytes is over the limit of %d", name, len(raw), maxRequest)
-	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	go func() {
-		select {
-		case err := <-c.denied:
-			stop(fmt.Errorf("the role of %q does not allow %s (or the server is of another version, and knows no such command): %w", c.user, name, err))
-		case <-ctx.Done():
-		}
-	}()
-	id, err := uuid.NewV7()
-	if err != nil {
-		return out, err
-	}
-	request := nats.NewMsg(events.APISubject(c.user, name))
-	request.Data = raw
-	request.Header.Set(headerCommand, id.String())
-	r, err := c.request(ctx, request)
-	switch {
-	case errors.Is(err, nats.ErrNoResponders):
-		return out, fmt.Errorf("%w: the broker does, but no nox-mesh server: it may be starting or stopping; try again, and look at its log", errNoAnswer)
-	case err != nil && c.nc.IsClosed():
-		return out, fmt.Errorf("the mesh does not let %q in any more: the credential was revoked or replaced", c.user)
-	case err != nil && context.Cause(ctx) != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded):
-		return out, context.Cause(ctx)
-	case err != nil:
-		return out, fmt.Errorf("%s: %w within %s (%w): it may have been carried out all the same; look before you try again", name, errNoAnswer, timeout, err)
-	}
-	if r.Error != "" {
-		return out, errors.New(r.Error)
-	}
-	if err := json.Unmarshal(r.Result, &out); err != nil {
-		return out, fmt.Errorf("%s: the answer does not read: %w", name, err)
-	}
-	return out, nil
-}
-
-// errNoAnswer: nobody answered, which may be otherwise in a moment.
-var errNoAnswer = errors.New("no answer")
-
-// request sends a command, again when the connection broke or the server was
-// away or busy meanwhile: the command has an id, so it is carried out once all
-// the same.
-func (c *Client) request(ctx context.Context, request *nats.Msg) (reply, error) {
-	const pause = 100 * time.Millisecond
-	for {
-		r, err := c.try(ctx, request)
-		if err == nil && !r.Busy || ctx.Err() != nil || c.nc.IsClosed() {
-			return r, err
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return r, err
-		}
-	}
-}
-
-// try sends a command once and gives up when the connection breaks.
-func (c *Client) try(ctx context.Context, request *nats.Msg) (reply, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	broken := c.nc.StatusChanged(nats.RECONNECTING, nats.CLOSED)
-	defer c.nc.RemoveStatusListener(broken)
-	go func() {
-		select {
-		case <-broken:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	var r reply
-	msg, err := c.nc.RequestMsgWithContext(ctx, request)
-	if err != nil {
-		return r, err
-	}
-	if err := json.Unmarshal(msg.Data, &r); err != nil {
-		return reply{Error: fmt.Sprintf("%s: the answer does not read: %v", request.Subject, err)}, nil
-	}
-	return r, nil
+	return client.Ask[R](ctx, c.conn, timeout, name, q)
 }
 
 // Invite issues tokens with which machines may join.

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"noxmesh/events"
+	"noxmesh/events/eventstest"
 )
 
 // report sends a report and waits for the broker to have it.
@@ -68,10 +69,9 @@ func TestReportBecomesOneEvent(t *testing.T) {
 	report(t, nc, "n1", events.ReportConfirmed, confirmed(t, "a", "1.0.0"))
 	report(t, nc, "n1", events.ReportConfirmed, confirmed(t, "a", "1.0.0")) // sent again: its answer was lost
 	report(t, nc, "n1", events.ReportConfirmed, confirmed(t, "b", "1.1.0"))
-	facts := w.waitFacts(t, "n1", 3) // enrolled, a, b
-	first, ok := facts[1].(*events.NodeConfirmed)
-	if !ok || first.Version != "1.0.0" || first.ReportID != "a" || first.ReportSeq != 1 {
-		t.Errorf("the first report became %#v", facts[1])
+	invited, enrolled := eventstest.Type[*events.NodeInvited](), eventstest.Type[*events.NodeEnrolled]()
+	if err := eventstest.ExpectExactly(w.about(t, "n1"), invited, enrolled, isReport("a", "1.0.0", 1), isReport("b", "1.1.0", 3)); err != nil {
+		t.Error(err)
 	}
 	// After a restart nothing is recorded again, and a repeat is still known.
 	w.stop(t)
@@ -79,10 +79,26 @@ func TestReportBecomesOneEvent(t *testing.T) {
 	nc = w.node(t, "n1", nil)
 	report(t, nc, "n1", events.ReportConfirmed, confirmed(t, "b", "1.1.0"))
 	report(t, nc, "n1", events.ReportConfirmed, confirmed(t, "c", "1.2.0"))
-	facts = w.waitFacts(t, "n1", 5) // and enrolled again, c
-	if f, ok := facts[4].(*events.NodeConfirmed); !ok || f.ReportID != "c" {
-		t.Errorf("the last event is %#v", facts[4])
+	if err := eventstest.ExpectExactly(w.about(t, "n1"), invited, enrolled, isReport("a", "1.0.0", 1), isReport("b", "1.1.0", 3),
+		invited, enrolled, isReport("c", "1.2.0", 5)); err != nil {
+		t.Error(err)
 	}
+}
+
+// about watches the events about a node, from the first on.
+func (w *whole) about(t *testing.T, node string) *eventstest.Watcher {
+	t.Helper()
+	return eventstest.NewWatcher(t, w.api.log, events.ReadOptions{Subjects: []string{events.EventSubject(events.AggregateNode, node)}})
+}
+
+// isReport is what a report that a version was confirmed becomes.
+func isReport(id, version string, seq uint64) eventstest.Filter {
+	return eventstest.Match(func(f *events.NodeConfirmed) error {
+		if f.ReportID != id || f.Version != version || f.ReportSeq != seq {
+			return fmt.Errorf("it is of %s, the report %s at %d; want %s, %s at %d", f.Version, f.ReportID, f.ReportSeq, version, id, seq)
+		}
+		return nil
+	})
 }
 
 func TestBadReportsAreRejectedOnceAndHarmNobody(t *testing.T) {
@@ -99,13 +115,15 @@ func TestBadReportsAreRejectedOnceAndHarmNobody(t *testing.T) {
 	}
 	report(t, nc, "n1", events.ReportConfirmed, confirmed(t, "good", "1.0.0"))
 	report(t, other, "n2", events.ReportConfirmed, confirmed(t, "good", "1.0.0"))
-	facts := w.waitFacts(t, "n1", 3) // enrolled, one rejection for all the bad ones, the good one
-	rejected, ok := facts[1].(*events.NodeReportRejected)
-	if !ok || !strings.Contains(rejected.Reason, "does not read") || rejected.ReportSeq != 1 {
-		t.Errorf("the rejection is %#v", facts[1])
-	}
-	if f, ok := facts[2].(*events.NodeConfirmed); !ok || f.ReportID != "good" {
-		t.Errorf("the good report became %#v", facts[2])
+	rejected := eventstest.Match(func(f *events.NodeReportRejected) error {
+		if !strings.Contains(f.Reason, "does not read") || f.ReportSeq != 1 {
+			return fmt.Errorf("report %d is rejected since it %s", f.ReportSeq, f.Reason)
+		}
+		return nil
+	})
+	invited, enrolled := eventstest.Type[*events.NodeInvited](), eventstest.Type[*events.NodeEnrolled]()
+	if err := eventstest.ExpectExactly(w.about(t, "n1"), invited, enrolled, rejected /* for all the bad ones */, isReport("good", "1.0.0", 6)); err != nil {
+		t.Error(err)
 	}
 	w.waitFacts(t, "n2", 2)
 

@@ -28,7 +28,7 @@ func (a *api) readLog(ctx context.Context, by caller, q LogRequest) (LogPage, er
 		return LogPage{}, err
 	}
 	found := a.find(q, query)
-	if len(found.seqs) == 0 && q.Wait > 0 && by.slot != nil {
+	if len(found.seqs) == 0 && q.Wait > 0 {
 		if err := by.slot.aside(func() { a.waitFor(ctx, query, min(time.Duration(q.Wait), MaxLogWait)) }); err != nil {
 			return LogPage{}, err
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"noxmesh/events"
+	"noxmesh/events/eventstest"
 	"noxmesh/projections"
 	"noxmesh/rollout"
 )
@@ -199,29 +200,28 @@ func TestHaltedRolloutIsResumed(t *testing.T) {
 }
 
 // batch waits for a batch to be opened and declared.
-func (w *whole) batch(t *testing.T, id string, number int) *events.BatchOpened {
+func (w *whole) batch(t *testing.T, id string, number int) (out *events.BatchOpened) {
 	t.Helper()
-	var out *events.BatchOpened
-	w.until(t, fmt.Sprintf("batch %d of %s is declared", number, id), func() (bool, string) {
-		declared := 0
-		err := w.client.ReadLog(testContext(t), LogRequest{}, false, func(rec events.Record) error {
-			switch fact, err := rec.Event.Fact(); f := fact.(type) {
-			case *events.BatchOpened:
-				if rec.Event.Subject == id && f.Batch == number {
-					out = f
-				}
-				return err
-			case *events.Declared:
-				if f.Because.Rollout == id && f.Because.Batch == number {
-					declared++
-				}
-				return err
-			default:
-				return err
-			}
-		})
-		return err == nil && out != nil && declared == len(out.Nodes), fmt.Sprint(declared, err)
+	log := eventstest.NewWatcher(t, w.api.log, events.ReadOptions{})
+	err := eventstest.Expect(log, eventstest.About(id, eventstest.Match(func(f *events.BatchOpened) error {
+		if f.Batch != number {
+			return fmt.Errorf("it is batch %d, not %d", f.Batch, number)
+		}
+		out = f
+		return nil
+	})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	declared := eventstest.Match(func(f *events.Declared) error {
+		if f.Because.Rollout != id || f.Because.Batch != number {
+			return fmt.Errorf("it is because of %+v", f.Because)
+		}
+		return nil
 	})
+	if err := eventstest.Expect(log, slices.Repeat([]eventstest.Filter{declared}, len(out.Nodes))...); err != nil {
+		t.Fatal(err)
+	}
 	return out
 }
 

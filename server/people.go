@@ -36,6 +36,7 @@ var permitted = map[string][]string{
 	cmdUserRevoke:       {RoleOperator},
 	cmdLogRead:          {RoleOperator, RoleAuditor},
 	cmdStreamRead:       {RoleOperator, RoleAuditor},
+	cmdViewWatch:        {RoleOperator, RoleAuditor, RoleViewer},
 	cmdKeyList:          {RoleOperator},
 	cmdKeyRotate:        {RoleOperator},
 }

@@ -24,8 +24,8 @@ func TestCommandsHaveRoles(t *testing.T) {
 	}
 	for role, want := range map[string][]string{
 		RoleOperator: commands,
-		RoleAuditor:  {cmdFleet, cmdLogRead, cmdReleaseList, cmdRolloutBacktest, cmdRolloutList, cmdRolloutStatus, cmdStreamRead},
-		RoleViewer:   {cmdFleet, cmdReleaseList, cmdRolloutList, cmdRolloutStatus},
+		RoleAuditor:  {cmdFleet, cmdLogRead, cmdReleaseList, cmdRolloutBacktest, cmdRolloutList, cmdRolloutStatus, cmdStreamRead, cmdViewWatch},
+		RoleViewer:   {cmdFleet, cmdReleaseList, cmdRolloutList, cmdRolloutStatus, cmdViewWatch},
 	} {
 		if got := commandsOf(role); !slices.Equal(got, want) {
 			t.Errorf("an %s may give\n%v\nwant\n%v", role, got, want)

@@ -35,9 +35,6 @@ func populated(t *testing.T) *mesh {
 	if _, err := store.PutBytes(ctx, "part", []byte("content")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := m.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: "fleet"}); err != nil {
-		t.Fatal(err)
-	}
 	waitDeclared(t, m, "self", "other")
 	return m
 }

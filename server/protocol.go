@@ -1,11 +1,11 @@
 package server
 
 import (
-	"encoding/json"
 	"time"
 
 	"noxmesh/events"
 	"noxmesh/projections"
+	"noxmesh/projections/client"
 	"noxmesh/rollout"
 )
 
@@ -40,21 +40,13 @@ const (
 	cmdStreamRead       = "stream.read"
 )
 
-// headerCommand carries the id of a command, made by whoever gives it. It is the
-// cause of the events that follow. What has none is no command: an answer that
-// somebody had sent to where commands are heard, say.
-const headerCommand = "Nox-Mesh-Command"
+// The form of requests and replies is package client's.
+const (
+	headerCommand = client.HeaderCommand
+	maxRequest    = client.MaxRequest
+)
 
-// maxRequest bounds a request, in bytes; headers come on top. A part of a
-// package fits, as do the resources of a node.
-const maxRequest = 1<<20 - headerRoom
-
-type reply struct {
-	Error string `json:"error,omitempty"`
-	// Busy: the command was not begun, and may be given again in a moment.
-	Busy   bool            `json:"busy,omitempty"`
-	Result json.RawMessage `json:"result,omitempty"`
-}
+type reply = client.Reply
 
 // DeclareRequest sets what a node should be besides its host version, which is
 // a rollout's business.

@@ -133,6 +133,7 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.part("stager", (&rollout.Stager{Log: log, Runner: runner, Source: source, Logger: c.Logger}).Run)
+	s.part("views", (&views{js: js, runner: runner, logger: c.Logger}).run)
 	guard := &guard{file: RevokedFile(c.DataDir), broker: broker, runner: runner, logger: c.Logger}
 	if err := guard.apply(); err != nil {
 		return nil, err

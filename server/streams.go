@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"noxmesh/events"
+	"noxmesh/projections"
 )
 
 // StreamOptions are the choices an installation has. All else is fixed.
@@ -103,7 +104,26 @@ func streamConfigs(o StreamOptions) []jetstream.StreamConfig {
 	packages.AllowDirect = true
 	packages.Duplicates = 2 * time.Minute
 
-	return []jetstream.StreamConfig{log, declarations, heartbeats, reports, packages}
+	all := []jetstream.StreamConfig{log, declarations, heartbeats, reports, packages}
+	for _, bucket := range projections.Buckets {
+		all = append(all, bucketConfig(bucket, o))
+	}
+	return all
+}
+
+// bucketConfig is a key-value bucket as the client library makes it. It is
+// written through to the disk: what a watcher has seen must still be there under
+// its number after a crash, or it would take what comes later for what it has.
+func bucketConfig(bucket string, o StreamOptions) jetstream.StreamConfig {
+	c := base(projections.BucketStream(bucket), o)
+	c.Subjects = []string{projections.KeySubject(bucket, ">")}
+	c.MaxMsgsPerSubject = 1
+	c.Discard = jetstream.DiscardNew
+	c.AllowRollup = true
+	c.AllowDirect = true
+	c.DenyDelete = true
+	c.Duplicates = 2 * time.Minute
+	return c
 }
 
 // base has the values that mean "no limit" as the broker writes them.

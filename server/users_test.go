@@ -84,9 +84,9 @@ func TestUsers(t *testing.T) {
 			t.Error(err)
 		}
 		_, err := c.Hold(ctx, "1.0.0", "x")
-		refused(t, "holding as "+c.user, err, `the role of "`+c.user+`" does not allow release.hold`)
+		refused(t, "holding as "+c.conn.User(), err, `the role of "`+c.conn.User()+`" does not allow release.hold`)
 		_, err = c.AddUser(ctx, UserAddRequest{User: "eve", Role: RoleOperator})
-		refused(t, "adding an operator as "+c.user, err, "does not allow user.add")
+		refused(t, "adding an operator as "+c.conn.User(), err, "does not allow user.add")
 	}
 	n := 0
 	count := func(events.Record) error { n++; return nil }

@@ -155,23 +155,13 @@ func (c *crashRun) restartIfDead() {
 // never), and gives everything that is in the log afterwards.
 func (c *crashRun) run(ctx context.Context, killAt uint64) []events.Record {
 	t := c.t
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.listen = l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	c.chooseAddress()
 	c.serve(killAt)
 	defer func() {
 		_ = c.server.Process.Kill()
 		<-c.exited
 	}()
-	c.client, err = server.Dial("tls://"+c.listen, server.OperatorCredsFile(filepath.Join(c.dir, "server")), server.CAFile(filepath.Join(c.dir, "server")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c.client = c.dial()
 	defer c.client.Close()
 
 	key, err := server.ReadSigningKey(events.KeyRelease, server.ReleaseKeyFile(filepath.Join(c.dir, "server")))
@@ -204,19 +194,7 @@ func (c *crashRun) run(ctx context.Context, killAt uint64) []events.Record {
 			reply, err = c.client.Invite(ctx, server.InviteRequest{Nodes: []string{name}})
 			return err
 		})
-		disk := filepath.Join(c.dir, name)
-		if err := os.Mkdir(disk, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		m, err := simnode.New(simnode.Config{
-			Dir: disk, Token: reply.Invites[0].Token, Version: "1.0.0", Architecture: "amd64", Package: first,
-			RestartDelay: 50 * time.Millisecond, Crashes: func(v string) bool { return v == "1.2.0" }, Logger: zerolog.Nop(),
-			Timings: nodeagent.Timings{Heartbeat: 100 * time.Millisecond, Reconnect: 50 * time.Millisecond, ReconnectMax: 200 * time.Millisecond,
-				Request: time.Second, Refresh: time.Second, RetryLeast: 100 * time.Millisecond, RetryMost: time.Second},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := c.machine(name, reply.Invites[0].Token, first)
 		wg.Go(func() {
 			if err := m.Run(machines); err != nil {
 				t.Error(err)
@@ -252,6 +230,48 @@ func (c *crashRun) run(ctx context.Context, killAt uint64) []events.Record {
 		return err == nil, err
 	})
 	return all
+}
+
+// chooseAddress takes a free port, which the server keeps when it is started again.
+func (c *crashRun) chooseAddress() {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.listen = l.Addr().String()
+	if err := l.Close(); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// dial connects as the first operator.
+func (c *crashRun) dial() *server.Client {
+	c.t.Helper()
+	dir := filepath.Join(c.dir, "server")
+	client, err := server.Dial("tls://"+c.listen, server.OperatorCredsFile(dir), server.CAFile(dir))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return client
+}
+
+// machine is one that runs 1.0.0, whose package is given, and that 1.2.0 breaks.
+func (c *crashRun) machine(name, token string, first []byte) *simnode.Machine {
+	c.t.Helper()
+	disk := filepath.Join(c.dir, name)
+	if err := os.Mkdir(disk, 0o700); err != nil {
+		c.t.Fatal(err)
+	}
+	m, err := simnode.New(simnode.Config{
+		Dir: disk, Token: token, Version: "1.0.0", Architecture: "amd64", Package: first,
+		RestartDelay: 50 * time.Millisecond, Crashes: func(v string) bool { return v == "1.2.0" }, Logger: zerolog.Nop(),
+		Timings: nodeagent.Timings{Heartbeat: 100 * time.Millisecond, Reconnect: 50 * time.Millisecond, ReconnectMax: 200 * time.Millisecond,
+			Request: time.Second, Refresh: time.Second, RetryLeast: 100 * time.Millisecond, RetryMost: time.Second},
+	})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return m
 }
 
 // wait asks until something is true; the server may die meanwhile.

@@ -66,7 +66,7 @@ Look at it:     nox-mesh fleet, nox-mesh rollout status, nox-mesh log`,
 	f.StringVar(&o.creds, "creds", os.Getenv("NOX_MESH_CREDS"), "operator's credential file (default DATA-DIR/operator.creds)")
 	f.StringVar(&o.url, "url", os.Getenv("NOX_MESH_URL"), "where the mesh listens (default: what the server wrote to DATA-DIR/url)")
 	f.StringVar(&o.ca, "ca", os.Getenv("NOX_MESH_CA"), "CA certificate of the mesh (default DATA-DIR/tls/ca.pem)")
-	root.AddCommand(newServer(o), newNode(o), newRelease(o), newKey(o), newUser(o), newRollout(o), newFleet(o), newLog(o), newDemo(), newSimulate(o))
+	root.AddCommand(newServer(o), newNode(o), newRelease(o), newKey(o), newUser(o), newRollout(o), newFleet(o), newWatch(o), newLog(o), newDemo(), newSimulate(o))
 	return root
 }
 

@@ -23,13 +23,12 @@ func at(clock string) time.Time {
 }
 
 func reportOf(state projections.State, cohort int, counts map[projections.Outcome]int) *rollout.Status {
-	return &rollout.Status{
+	return &rollout.Status{RolloutView: projections.RolloutView{
 		ID: "r1", Version: "1.2.0", State: state, Started: time.Now().Add(-5*time.Minute - time.Second), Actor: "operator",
 		Cohort: cohort, Batch: 2, Batches: 3, Stage: 2, Declared: 50, Counts: counts,
 		Policy: events.Policy{Batches: []string{"2", "10%", "100%"}, Window: events.Duration(10 * time.Minute),
 			Soak: events.Duration(time.Minute), Tolerate: events.TolerateAuto},
-		EventSeq: 70, HeartbeatSeq: 900,
-	}
+	}, EventSeq: 70, HeartbeatSeq: 900}
 }
 
 func TestReports(t *testing.T) {

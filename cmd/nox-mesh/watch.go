@@ -9,11 +9,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"noxmesh/projections"
+	"noxmesh/projections/client"
 	"noxmesh/rollout"
 	"noxmesh/server"
 )
 
-const watchInterval = 500 * time.Millisecond
+// watchInterval is how often a rollout is looked at when nothing about it
+// changes: what it waits for changes with time alone.
+const watchInterval = 5 * time.Second
 
 // manyNodes is how many make a cohort too large to tell of each node that passes.
 const manyNodes = 40
@@ -45,6 +48,9 @@ func watch(ctx context.Context, out io.Writer, c *server.Client, id string) (*ro
 	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 	w := watcher{out: out, seen: map[string]projections.Outcome{}}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	changed := rolloutsChange(ctx, c.Conn())
 	for {
 		s, err := c.Rollout(ctx, id)
 		if err != nil {
@@ -56,11 +62,30 @@ func watch(ctx context.Context, out io.Writer, c *server.Client, id string) (*ro
 			return s, nil
 		}
 		select {
+		case <-changed:
 		case <-tick.C:
 		case <-ctx.Done():
 			return nil, exitCode(130)
 		}
 	}
+}
+
+// rolloutsChange says that some rollout has changed. Should the watch end, it
+// says nothing any more.
+func rolloutsChange(ctx context.Context, conn *client.Conn) <-chan struct{} {
+	changed := make(chan struct{}, 1)
+	go func() {
+		for _, err := range client.WatchRollouts(ctx, conn, "") {
+			if err != nil {
+				return
+			}
+			select {
+			case changed <- struct{}{}:
+			default: // it was said, and not heard yet
+			}
+		}
+	}()
+	return changed
 }
 
 // watcher remembers what was said.
