@@ -28,6 +28,7 @@ type api struct {
 	guard    *guard
 	place    func() place
 	signer   *signer
+	notary   *logNotary
 	source   string
 	logger   zerolog.Logger
 
@@ -81,6 +82,10 @@ func (a *api) commands() map[string]handle {
 		cmdKeyRotate:        command(a.rotateKey),
 		cmdLogRead:          command(a.readLog),
 		cmdStreamRead:       command(a.readStream),
+		cmdLogCheckpoint:    command(a.logCheckpoint),
+		cmdLogCheckpoints:   command(a.logCheckpoints),
+		cmdLogHashes:        command(a.logHashes),
+		cmdLogProve:         command(a.logProve),
 	}
 }
 

@@ -36,6 +36,10 @@ var permitted = map[string][]string{
 	cmdUserRevoke:       {RoleOperator},
 	cmdLogRead:          {RoleOperator, RoleAuditor},
 	cmdStreamRead:       {RoleOperator, RoleAuditor},
+	cmdLogCheckpoint:    {RoleOperator, RoleAuditor},
+	cmdLogCheckpoints:   {RoleOperator, RoleAuditor},
+	cmdLogHashes:        {RoleOperator, RoleAuditor},
+	cmdLogProve:         {RoleOperator, RoleAuditor},
 	cmdKeyList:          {RoleOperator},
 	cmdKeyRotate:        {RoleOperator},
 }

@@ -24,7 +24,7 @@ func TestCommandsHaveRoles(t *testing.T) {
 	}
 	for role, want := range map[string][]string{
 		RoleOperator: commands,
-		RoleAuditor:  {cmdFleet, cmdLogRead, cmdReleaseList, cmdRolloutBacktest, cmdRolloutList, cmdRolloutStatus, cmdStreamRead},
+		RoleAuditor:  {cmdFleet, cmdLogCheckpoint, cmdLogCheckpoints, cmdLogHashes, cmdLogProve, cmdLogRead, cmdReleaseList, cmdRolloutBacktest, cmdRolloutList, cmdRolloutStatus, cmdStreamRead},
 		RoleViewer:   {cmdFleet, cmdReleaseList, cmdRolloutList, cmdRolloutStatus},
 	} {
 		if got := commandsOf(role); !slices.Equal(got, want) {

@@ -47,6 +47,7 @@ type Server struct {
 	nc     *nats.Conn
 	api    *api
 	door   *door
+	notary *logNotary
 	cancel context.CancelCauseFunc
 	ctx    context.Context
 	parts  sync.WaitGroup
@@ -94,6 +95,9 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	if err := EnsureStreams(ctx, js, StreamOptions{}); err != nil {
 		return nil, err
 	}
+	if s.notary, err = openNotary(ctx, c.DataDir, js, c.Logger); err != nil {
+		return nil, err
+	}
 	hostname, err := os.Hostname()
 	if err != nil {
 		hostname = "unknown"
@@ -118,13 +122,18 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	if err := signer.start(ctx); err != nil {
 		return nil, err
 	}
+	if err := s.notary.start(runner); err != nil {
+		return nil, err
+	}
+	s.part("notary", s.notary.follow)
+	s.part("checkpoints", s.notary.watch)
 	s.part("stager", (&rollout.Stager{Log: log, Runner: runner, Source: source, Logger: c.Logger}).Run)
 	guard := &guard{file: RevokedFile(c.DataDir), broker: broker, runner: runner, logger: c.Logger}
 	if err := guard.apply(); err != nil {
 		return nil, err
 	}
 	s.part("guard", guard.run)
-	s.api = &api{nc: s.nc, js: js, log: log, runner: runner, identity: identity, signer: signer, guard: guard, place: broker.place, source: source, logger: c.Logger}
+	s.api = &api{nc: s.nc, js: js, log: log, runner: runner, identity: identity, signer: signer, notary: s.notary, guard: guard, place: broker.place, source: source, logger: c.Logger}
 	if err := s.api.firstOperator(ctx, c.DataDir, c.NewOperator); err != nil {
 		return nil, err
 	}
@@ -200,10 +209,14 @@ func (s *Server) Stop() error {
 		s.door.stop()
 	}
 	s.parts.Wait()
+	var err error
+	if s.notary != nil {
+		err = s.notary.close()
+	}
 	if s.nc != nil {
 		s.nc.Close()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	return s.broker.Shutdown(ctx)
+	return errors.Join(err, s.broker.Shutdown(ctx))
 }

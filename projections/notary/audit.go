@@ -233,3 +233,8 @@ func (a *Audit) descend(level int, n int64, want tlog.Hash, stored tlog.HashRead
 	}
 	return -1, nil
 }
+
+// Compare is [Audit.Compare] for a tree that is there already.
+func (h *Hashes) Compare(checkpoints []Checkpoint, stored tlog.HashReader) (*Fault, error) {
+	return (&Audit{hashes: h}).Compare(checkpoints, stored)
+}
