@@ -47,6 +47,7 @@ object a line. Filters add up.`,
 			return err
 		}),
 	}
+	cmd.AddCommand(logProofs(o)...)
 	f := cmd.Flags()
 	f.StringVar(&q.Node, "node", "", "only events about this node and its declarations")
 	f.StringVar(&q.Rollout, "rollout", "", "only events of this rollout and the declarations that it led to")
