@@ -67,12 +67,19 @@ func openNotary(ctx context.Context, dataDir string, js jetstream.JetStream, log
 	if err = n.compare(ctx); err == nil {
 		return n, nil
 	}
-	err = errors.Join(err, n.hashes.Close())
-	if errors.Is(err, errNotTheLog) {
-		err = fmt.Errorf("%w\nnothing was changed: keep a copy of %s, then restore the log from its export (docs/operations.md). If you know why it is so, and accept that what is gone is gone, remove %s and start again",
-			err, dataDir, dir)
+	return nil, whatToDo(errors.Join(err, n.hashes.Close()), dataDir)
+}
+
+// whatToDo says it to who cannot start a server on a damaged log.
+func whatToDo(err error, dataDir string) error {
+	switch {
+	case errors.Is(err, errNotTheLog):
+		return fmt.Errorf("%w\nnothing was changed: keep a copy of %s, then restore the log from its export (docs/operations.md). If you know why it is so, and accept that what is gone is gone, remove %s and start again",
+			err, dataDir, NotaryDir(dataDir))
+	case errors.Is(err, projections.ErrGap):
+		return fmt.Errorf("%w\nnothing was changed: keep a copy of %s, then restore the log from its export (docs/operations.md)", err, dataDir)
 	}
-	return nil, err
+	return err
 }
 
 // compare makes up the tree from the log, and says if the log does not fit what

@@ -115,7 +115,7 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	select {
 	case <-runner.Ready():
 	case <-s.ctx.Done():
-		return nil, context.Cause(s.ctx)
+		return nil, whatToDo(context.Cause(s.ctx), c.DataDir)
 	case <-ctx.Done():
 		return nil, fmt.Errorf("reading the log: %w", ctx.Err())
 	}
