@@ -29,6 +29,8 @@ type Import struct {
 	Logger          zerolog.Logger
 	// Progress hears from time to time how many events are in.
 	Progress func(done, all int64)
+	// hand hears of each event before it is sent. Tests stop there.
+	hand func(seq int64)
 }
 
 // ImportReport tells what was imported.
@@ -242,6 +244,9 @@ func (im Import) append(ctx context.Context, js jetstream.JetStream, done, all i
 		subject, err := notary.Subject(e)
 		if err != nil {
 			return fmt.Errorf("event %d: %w: import with the newest nox-mesh", m.Seq, err)
+		}
+		if im.hand != nil {
+			im.hand(int64(m.Seq))
 		}
 		if im.Progress != nil && m.Seq%importWindow == 0 {
 			im.Progress(int64(m.Seq), all)

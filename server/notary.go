@@ -115,7 +115,7 @@ func (n *logNotary) compare(ctx context.Context) error {
 			}
 			tail = append(tail, leaf)
 		}
-	} else {
+	} else if n.hashes.Size() > 0 {
 		n.logger.Warn().Int64("events", end).Msg("the notary's hashes are missing or damaged: making them up from the log")
 	}
 	if err := n.hashes.Cut(believed); err != nil {

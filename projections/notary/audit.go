@@ -150,6 +150,9 @@ func (a *Audit) Compare(checkpoints []Checkpoint, stored tlog.HashReader) (*Faul
 // does not.
 func (a *Audit) locate(fits int64, c Checkpoint, stored tlog.HashReader) (*Fault, error) {
 	f := &Fault{Seq: fits + 1, UpTo: min(c.Size, a.Size()+1), Reason: fmt.Sprintf("the log is not the one that was signed when it had %d events", c.Size)}
+	if a.Size() < c.Size {
+		f.Reason = fmt.Sprintf("the log ends at event %d, and had %d when it was signed", a.Size(), c.Size)
+	}
 	if stored != nil {
 		leaf, err := a.firstOther(c, stored)
 		if err != nil && !errors.Is(err, errNotOfCheckpoint) {
@@ -161,7 +164,7 @@ func (a *Audit) locate(fits int64, c Checkpoint, stored tlog.HashReader) (*Fault
 		}
 	}
 	if f.Seq == f.UpTo && f.Seq == a.Size()+1 {
-		f.Reason = fmt.Sprintf("it is missing: the log ends at event %d and had %d when it was signed", a.Size(), c.Size)
+		f.Reason = fmt.Sprintf("it is missing: the log ends at event %d, and had %d when it was signed", a.Size(), c.Size)
 	}
 	if a.fault != nil && a.fault.Seq <= f.Seq {
 		return a.fault, nil
