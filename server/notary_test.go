@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"noxmesh/events"
+	"noxmesh/projections"
 	"noxmesh/projections/notary"
 )
 
@@ -308,8 +309,99 @@ func TestHashesAreACache(t *testing.T) {
 	})
 }
 
-// A mesh of before there was a notary has its key from the next start on, and one
-// that lost the key goes on and says that it signs nothing.
+// What came after the last checkpoint is not proven, but the server had read it: it
+// does not start on another end of the log.
+func TestTheTailBehindTheLastCheckpoint(t *testing.T) {
+	unsigned := func(t *testing.T, fn func([]record) []record) error {
+		dir, _ := ruined(t, true, fn)
+		file := filepath.Join(NotaryDir(dir), "checkpoints")
+		raw, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, _, _ := bytes.Cut(raw, []byte("\n"))
+		if err := os.WriteFile(file, append(first, '\n'), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		s, err := Start(ctx, Config{DataDir: dir, Listen: "127.0.0.1:0", Logger: testLog(t)})
+		if err == nil {
+			err = s.Stop()
+		}
+		return err
+	}
+	if err := unsigned(t, func(rs []record) []record { return rs }); err != nil {
+		t.Error("nothing was changed:", err)
+	}
+	if err := unsigned(t, func(rs []record) []record { return rs[:12] }); !errors.Is(err, errNotTheLog) || !strings.Contains(err.Error(), "it ends at event 12, and the server had read up to 16") {
+		t.Error("cut:", err)
+	}
+	if err := unsigned(t, func(rs []record) []record {
+		rs[12].data = bytes.Replace(rs[12].data, []byte("viewer"), []byte("veiwer"), 1)
+		return rs
+	}); !errors.Is(err, errNotTheLog) || !strings.Contains(err.Error(), "event 13 is not what the server had read") {
+		t.Error("changed:", err)
+	}
+}
+
+// Checkpoints by another key are not taken for the mesh's own.
+func TestForgedCheckpoints(t *testing.T) {
+	dir := t.TempDir()
+	w := startServer(t, dir)
+	file := filepath.Join(t.TempDir(), "log.jsonl")
+	x, _ := w.export(t, file)
+	w.stop(t)
+	kept, err := notary.OpenKept(filepath.Join(NotaryDir(dir), "checkpoints"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	forged, _ := signedByOther(t, file, x.Events)
+	if err := kept.Append(notary.KeptCheckpoint{Signed: time.Now(), Checkpoint: forged}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if _, err := Start(ctx, Config{DataDir: dir, Listen: "127.0.0.1:0", Logger: testLog(t)}); !errors.Is(err, notary.ErrNotSigned) || !strings.Contains(err.Error(), NotaryDir(dir)) {
+		t.Error(err)
+	}
+}
+
+// A mesh of before there was a notary has its key from the next start on, and all
+// of its log in the tree.
+func TestNotaryComesToAnOldMesh(t *testing.T) {
+	dir, _ := ruined(t, true, func(rs []record) []record {
+		rs = slices.DeleteFunc(rs, func(r record) bool {
+			return r.subject == events.EventSubject(events.AggregateKey, events.KeyNotary)
+		})
+		for i := range rs {
+			rs[i].seq = uint64(i + 1)
+		}
+		return rs
+	})
+	if err := errors.Join(os.RemoveAll(NotaryDir(dir)), os.Remove(NotaryKeyFile(dir))); err != nil {
+		t.Fatal(err)
+	}
+	w := startServer(t, dir)
+	if r := w.verified(t); !r.OK || r.Events != 16 || r.Proven != 16 {
+		t.Errorf("%+v", r)
+	}
+	list, err := w.client.Keys(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last := list.Keys[len(list.Keys)-1]; last.Role != events.KeyNotary || !last.InForce {
+		t.Errorf("%+v", list.Keys)
+	}
+	// Nodes are not told of it.
+	w.api.runner.View(func(m *projections.Mesh) {
+		if r := m.Rotations(); len(r) != 0 {
+			t.Errorf("nodes get %+v", r)
+		}
+	})
+}
+
+// A mesh that lost the notary's key goes on, and says that it signs nothing.
 func TestNotaryKeyIsLost(t *testing.T) {
 	dir := t.TempDir()
 	w := startServer(t, dir)
