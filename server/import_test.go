@@ -85,6 +85,9 @@ func TestExportAndImport(t *testing.T) {
 		report(t, nc, "n1", events.ReportConfirmed, confirmed(t, uuid.NewString(), v))
 	}
 	w.waitFacts(t, "n1", 4)
+	if _, err := w.client.Declare(ctx, DeclareRequest{Node: "n1"}); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := w.addFor(t, "1.1.0", "amd64", false); err != nil {
 		t.Fatal(err)
 	}
@@ -161,6 +164,15 @@ func TestExportAndImport(t *testing.T) {
 		t.Errorf("the proof of %s: %v %s", firstReport.ID, err, p.Event)
 	}
 
+	// What a node should be is there for it again.
+	w.until(t, "n1 has its declaration", func() (bool, string) {
+		stream, err := w.api.js.Stream(ctx, events.StreamDeclarations)
+		if err != nil {
+			t.Fatal(err)
+		}
+		msg, err := stream.GetLastMsgForSubject(ctx, events.DeclaredSubject("n1"))
+		return err == nil && bytes.Contains(raw, append(msg.Data, '\n')), fmt.Sprint(err)
+	})
 	// A node that had joined before is let in, and heard.
 	if nc, err = w.link(machine); err != nil {
 		t.Fatal(err)

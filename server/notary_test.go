@@ -16,7 +16,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"noxmesh/events"
-	"noxmesh/projections"
 	"noxmesh/projections/notary"
 )
 
@@ -393,12 +392,6 @@ func TestNotaryComesToAnOldMesh(t *testing.T) {
 	if last := list.Keys[len(list.Keys)-1]; last.Role != events.KeyNotary || !last.InForce {
 		t.Errorf("%+v", list.Keys)
 	}
-	// Nodes are not told of it.
-	w.api.runner.View(func(m *projections.Mesh) {
-		if r := m.Rotations(); len(r) != 0 {
-			t.Errorf("nodes get %+v", r)
-		}
-	})
 }
 
 // A mesh that lost the notary's key goes on, and says that it signs nothing.

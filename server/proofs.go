@@ -132,27 +132,36 @@ func (a *api) find(ctx context.Context, q ProveRequest, end uint64) (found event
 	if q.ID == "" && (q.Seq == 0 || q.Seq > end) {
 		return found, fmt.Errorf("there is no event %d: the log has events 1 to %d", q.Seq, end)
 	}
+	if q.ID == "" {
+		stream, err := a.js.Stream(ctx, events.StreamEvents)
+		if err != nil {
+			return found, fmt.Errorf("looking for the event: %w", err)
+		}
+		m, err := stream.GetMsg(ctx, q.Seq)
+		if err != nil {
+			return found, fmt.Errorf("event %d does not read: %w: nox-mesh log verify shows what was changed", q.Seq, err)
+		}
+		return events.Message{Seq: m.Sequence, Data: m.Data}, nil
+	}
 	errFound := errors.New("found")
-	err = events.ReadStream(ctx, a.js, events.StreamEvents, events.ReadOptions{From: q.Seq}, func(m events.Message) error {
-		if q.ID != "" {
-			// Most events are passed over without decoding them.
-			if !bytes.Contains(m.Data, []byte(q.ID)) {
-				return nil
-			}
-			if e, err := events.Decode(m.Data); err != nil || e.ID != q.ID {
-				return nil
-			}
+	err = events.ReadStream(ctx, a.js, events.StreamEvents, events.ReadOptions{}, func(m events.Message) error {
+		// Most events are passed over without decoding them.
+		if !bytes.Contains(m.Data, []byte(q.ID)) {
+			return nil
+		}
+		if e, err := events.Decode(m.Data); err != nil || e.ID != q.ID {
+			return nil
 		}
 		found = m
 		return errFound
 	})
 	switch {
-	case err == nil, found.Seq != 0 && (found.Seq > end || q.ID == "" && found.Seq != q.Seq):
-		return found, fmt.Errorf("the log has no event with id %q or sequence %d: nox-mesh log --json shows both", events.Printable(q.ID, 64), q.Seq)
-	case !errors.Is(err, errFound):
-		return found, fmt.Errorf("looking for the event: %w", err)
+	case errors.Is(err, errFound) && found.Seq <= end:
+		return found, nil
+	case err == nil, errors.Is(err, errFound):
+		return found, fmt.Errorf("the log has no event with id %q: nox-mesh log --json shows them", events.Printable(q.ID, 64))
 	}
-	return found, nil
+	return found, fmt.Errorf("looking for the event: %w", err)
 }
 
 // Checkpoint has the whole log signed.

@@ -73,7 +73,7 @@ func keepCheckpoint(file, checkpoint string, keys []string) error {
 	pinned, err := readKey(keyFile(file))
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && len(keys) > 0:
-		if err := os.WriteFile(keyFile(file), []byte(keys[0]+"\n"), 0o600); err != nil {
+		if err := os.WriteFile(keyFile(file), []byte(keys[0]+"\n"), 0o644); err != nil {
 			return err
 		}
 	case err != nil:
@@ -84,7 +84,7 @@ func keepCheckpoint(file, checkpoint string, keys []string) error {
 	if _, err := notary.OpenCheckpoint([]byte(checkpoint), keys...); err != nil {
 		return err
 	}
-	return os.WriteFile(file, []byte(checkpoint), 0o600)
+	return os.WriteFile(file, []byte(checkpoint), 0o644)
 }
 
 func readKey(file string) (string, error) {
@@ -134,7 +134,7 @@ func trustedKey(given, checkpoint string, ask func() (string, error)) (trusted, 
 	from := "from the mesh itself, so only the mesh vouches for it: keep it elsewhere, and give it with --key"
 	if checkpoint != "" {
 		from = "from the mesh itself, so only the mesh vouches for it this once: kept in " + keyFile(checkpoint)
-		err = os.WriteFile(keyFile(checkpoint), []byte(key+"\n"), 0o600)
+		err = os.WriteFile(keyFile(checkpoint), []byte(key+"\n"), 0o644)
 	}
 	return trusted{key, from}, err
 }
@@ -167,7 +167,7 @@ public key checks it without the mesh: nox-mesh log verify --proof FILE --key KE
 			}
 			out := cmd.OutOrStdout()
 			if file != "" {
-				if err := os.WriteFile(file, []byte(r.Proof), 0o600); err != nil {
+				if err := os.WriteFile(file, []byte(r.Proof), 0o644); err != nil {
 					return err
 				}
 			}

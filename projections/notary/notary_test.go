@@ -182,9 +182,57 @@ func TestTheNotarysHashesAreNotBelieved(t *testing.T) {
 	defer forged.Close()
 	a := auditOf(t, filepath.Join(t.TempDir(), "audit"), log)
 	defer a.Close()
-	f, err := a.Compare([]Checkpoint{c}, forged)
-	if err != nil || f == nil || f.Seq != 1 || f.UpTo != 40 {
-		t.Errorf("%+v %v", f, err)
+	for name, stored := range map[string]tlog.HashReader{
+		"of the changed log": forged,
+		// The top is as it was signed, so that only what is below it can tell.
+		"of the changed log, below the top": tlog.HashReaderFunc(func(indexes []int64) ([]tlog.Hash, error) {
+			if indexes[0] == tlog.StoredHashIndex(5, 0) {
+				return before.ReadHashes(indexes)
+			}
+			return forged.ReadHashes(indexes)
+		}),
+	} {
+		f, err := a.Compare([]Checkpoint{c}, stored)
+		if err != nil || f == nil || f.Seq != 1 || f.UpTo != 40 {
+			t.Errorf("hashes %s: %+v %v", name, f, err)
+		}
+	}
+}
+
+// A key of the notary leads to those that were signed by it, one by the other, and
+// to no other.
+func TestKeysFollow(t *testing.T) {
+	var keys []*events.SigningKey
+	for range 4 {
+		k, _, err := events.NewKey(events.KeyNotary)
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, k)
+	}
+	var log []events.Message
+	trust := func(r events.Rotation) {
+		e := events.New(events.KeyNotary, &events.KeyTrusted{Rotation: r}, events.Origin{Source: "s", Actor: "a"}, time.Unix(0, 0))
+		log = append(log, events.Message{Seq: uint64(len(log) + 1), Subject: events.EventSubject(events.AggregateKey, events.KeyNotary), Data: e.Encode()})
+	}
+	second, err := events.NewRotation(keys[0], keys[1].Public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := events.NewRotation(keys[3], keys[2].Public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	trust(events.Rotation{Role: events.KeyNotary, Key: keys[0].Public})
+	trust(events.Rotation{Role: events.KeyNotary, Key: keys[3].Public})
+	trust(foreign)
+	trust(second)
+	a := auditOf(t, filepath.Join(t.TempDir(), "audit"), log)
+	defer a.Close()
+	for i, want := range [][]string{{keys[0].Public, keys[1].Public}, {keys[1].Public}, {keys[2].Public}, {keys[3].Public}} {
+		if got := a.Keys(keys[i].Public); !slices.Equal(got, want) {
+			t.Errorf("key %d leads to %v, want %v", i, got, want)
+		}
 	}
 }
 
@@ -347,6 +395,11 @@ func TestProofs(t *testing.T) {
 			}
 			if _, err := p.Verify(other.Public); !errors.Is(err, ErrNotSigned) {
 				t.Fatal("another key's:", err)
+			}
+			beyond := p
+			beyond.Index += size
+			if _, err := beyond.Verify(key.Public); err == nil {
+				t.Fatalf("event %d of %d is proven", beyond.Index+1, size)
 			}
 			p.Event = log[(i+1)%23].Data
 			if _, err := p.Verify(key.Public); err == nil {
