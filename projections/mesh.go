@@ -186,7 +186,7 @@ func (m *Mesh) Key(role string) string {
 	return chain[len(chain)-1].Key
 }
 
-// Rotations lead from the first keys of all roles to the ones that sign now.
+// Rotations lead from the first keys that nodes pin to the ones that sign now.
 func (m *Mesh) Rotations() []events.Rotation {
 	var out []events.Rotation
 	for _, role := range []string{events.KeyDelivery, events.KeyRelease} {

@@ -28,6 +28,7 @@ type api struct {
 	guard    *guard
 	place    func() place
 	signer   *signer
+	notary   *logNotary
 	source   string
 	logger   zerolog.Logger
 
@@ -92,6 +93,10 @@ func (a *api) commands() map[string]handle {
 		cmdLogRead:          command(a.readLog),
 		cmdStreamRead:       command(a.readStream),
 		cmdViewWatch:        command(a.watchView),
+		cmdLogCheckpoint:    command(a.logCheckpoint),
+		cmdLogCheckpoints:   command(a.logCheckpoints),
+		cmdLogHashes:        command(a.logHashes),
+		cmdLogProve:         command(a.logProve),
 	}
 }
 

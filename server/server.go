@@ -52,6 +52,7 @@ type Server struct {
 	api     *api
 	door    *door
 	metrics net.Addr
+	notary  *logNotary
 	cancel  context.CancelCauseFunc
 	ctx     context.Context
 	parts   sync.WaitGroup
@@ -99,6 +100,9 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	if err := EnsureStreams(ctx, js, StreamOptions{}); err != nil {
 		return nil, err
 	}
+	if s.notary, err = openNotary(ctx, c.DataDir, js, c.Logger); err != nil {
+		return nil, err
+	}
 	hostname, err := os.Hostname()
 	if err != nil {
 		hostname = "unknown"
@@ -125,13 +129,18 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	select {
 	case <-runner.Ready():
 	case <-s.ctx.Done():
-		return nil, context.Cause(s.ctx)
+		return nil, whatToDo(context.Cause(s.ctx), c.DataDir)
 	case <-ctx.Done():
 		return nil, fmt.Errorf("reading the log: %w", ctx.Err())
 	}
 	if err := signer.start(ctx); err != nil {
 		return nil, err
 	}
+	if err := s.notary.start(runner); err != nil {
+		return nil, err
+	}
+	s.part("notary", s.notary.follow)
+	s.part("checkpoints", s.notary.watch)
 	s.part("stager", (&rollout.Stager{Log: log, Runner: runner, Source: source, Logger: c.Logger}).Run)
 	s.part("views", (&views{js: js, runner: runner, logger: c.Logger}).run)
 	guard := &guard{file: RevokedFile(c.DataDir), broker: broker, runner: runner, logger: c.Logger}
@@ -139,7 +148,7 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.part("guard", guard.run)
-	s.api = &api{nc: s.nc, js: js, log: log, runner: runner, identity: identity, signer: signer, guard: guard, place: broker.place, source: source, logger: c.Logger, stopped: s.ctx.Done()}
+	s.api = &api{nc: s.nc, js: js, log: log, runner: runner, identity: identity, signer: signer, notary: s.notary, guard: guard, place: broker.place, source: source, logger: c.Logger, stopped: s.ctx.Done()}
 	if err := s.api.firstOperator(ctx, c.DataDir, c.NewOperator); err != nil {
 		return nil, err
 	}
@@ -215,10 +224,14 @@ func (s *Server) Stop() error {
 		s.door.stop()
 	}
 	s.parts.Wait()
+	var err error
+	if s.notary != nil {
+		err = s.notary.close()
+	}
 	if s.nc != nil {
 		s.nc.Close()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	return s.broker.Shutdown(ctx)
+	return errors.Join(err, s.broker.Shutdown(ctx))
 }

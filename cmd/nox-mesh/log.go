@@ -33,6 +33,7 @@ or --last says otherwise; a file or a pipe, and --json, get all that match.`,
 	}
 	l.flags(cmd.Flags())
 	cmd.AddCommand(newLogShow(o), newLogExplain(o), newLogReplay(o))
+	cmd.AddCommand(logProofs(o)...)
 	return o.jsonFlag(cmd)
 }
 
