@@ -1,6 +1,7 @@
 package projections
 
 import (
+	"slices"
 	"sort"
 	"time"
 
@@ -187,7 +188,7 @@ func (r *Rollout) apply(rec events.Record, fact events.Fact) {
 			stage = f.Batch // before stages were recorded each had one batch
 		}
 		r.Batches = append(r.Batches, Batch{
-			Number: f.Batch, Stage: stage, Nodes: f.Nodes, Opened: at, Seq: rec.Seq, EventID: rec.Event.ID,
+			Number: f.Batch, Stage: stage, Nodes: r.members(f.Nodes), Opened: at, Seq: rec.Seq, EventID: rec.Event.ID,
 			Retry: f.Retry, Tail: f.Tail,
 		})
 		r.LinkIgnored = false
@@ -235,6 +236,15 @@ func (r *Rollout) apply(rec events.Record, fact events.Fact) {
 		r.passed(f.Passed, rec.Seq)
 		r.failed(f.Failures, rec.Seq)
 	}
+}
+
+// members leaves out who is not in the cohort: only somebody else than the mesh
+// writes such a name into the log.
+func (r *Rollout) members(nodes []string) []string {
+	if !slices.ContainsFunc(nodes, func(id string) bool { return r.Members[id] == nil }) {
+		return nodes
+	}
+	return slices.DeleteFunc(slices.Clone(nodes), func(id string) bool { return r.Members[id] == nil })
 }
 
 func (r *Rollout) linkBack(at time.Time) {

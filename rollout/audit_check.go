@@ -47,10 +47,10 @@ func (a *Audit) check(d *decision, m *projections.Mesh) {
 		a.checkHalted(d, m, r, f)
 	case *events.RolloutPaused:
 		d.checkFree(m, r)
-		d.checkLink(m, f.Control, projections.Running, r, linkAway(f.Control), "the link is away")
+		d.checkLink(m, f.Control, projections.Running, r, linkAway, "the link is away")
 	case *events.RolloutResumed:
 		d.checkFree(m, r)
-		d.checkLink(m, f.Control, projections.Paused, r, linkBack(f.Control), "the link is back")
+		d.checkLink(m, f.Control, projections.Paused, r, linkBack, "the link is back")
 		if r.Pause != nil && r.Pause.Because != events.ByLink {
 			d.finding(brief(f), "an operator paused it: nobody else resumes that")
 		}
@@ -212,15 +212,15 @@ func (d *decision) checkTail(m *projections.Mesh, r *projections.Rollout, f *eve
 }
 
 // checkLink looks at a pause for the link, or its end.
-func (d *decision) checkLink(m *projections.Mesh, c events.Control, state projections.State, r *projections.Rollout, so bool, what string) {
+func (d *decision) checkLink(m *projections.Mesh, c events.Control, state projections.State, r *projections.Rollout, so func(events.Control) bool, what string) {
 	d.checkState(r, state)
-	d.checkControl(m, c)
-	if !so {
+	if d.checkControl(m, c) && !so(c) {
 		d.finding(fmt.Sprintf("%s: %s", what, controlSays(c)[0]), "by these numbers it is not so")
 	}
 }
 
-func (d *decision) checkControl(m *projections.Mesh, c events.Control) {
+// checkControl says whether the numbers of a control group can be.
+func (d *decision) checkControl(m *projections.Mesh, c events.Control) bool {
 	enrolled := 0
 	for _, n := range m.Nodes {
 		if n.EnrolledSeq != 0 {
@@ -229,7 +229,9 @@ func (d *decision) checkControl(m *projections.Mesh, c events.Control) {
 	}
 	if c.Silent < 0 || c.Silent > c.Nodes || c.Nodes > enrolled {
 		d.finding("control "+controlSays(c)[0], "%d nodes are enrolled", enrolled)
+		return false
 	}
+	return true
 }
 
 func (d *decision) checkCompleted(m *projections.Mesh, r *projections.Rollout, f *events.RolloutCompleted) {
@@ -245,7 +247,9 @@ func (d *decision) checkCompleted(m *projections.Mesh, r *projections.Rollout, f
 		d.finding(brief(f), "%s", brief(late.Events[0].Fact))
 	}
 	s := stageWith(r, func() ([]string, bool) { return nil, false })
-	if s.number != 0 && (s.number < len(r.Plan.Targets) || len(r.Batches) == 0) {
+	// Nodes that are absent are waited for until a window is over.
+	if k := len(r.Batches); s.number != 0 && (s.number < len(r.Plan.Targets) || k == 0 ||
+		d.Time.Sub(r.Batches[k-1].Ended)+windowSlack < time.Duration(r.Plan.Policy.Window)) {
 		d.finding(brief(f), "stage %d of %d is next", s.number, len(r.Plan.Targets))
 	}
 	if recorded, policy := differences(f, complete(m, r)); recorded != "" || policy != "" {

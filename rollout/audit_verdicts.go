@@ -19,7 +19,7 @@ func (a *Audit) checkPassed(d *decision, m *projections.Mesh, r *projections.Rol
 		d.finding(brief(f), "batch %d is not open", f.Batch)
 		return
 	}
-	d.checkControl(m, f.Control)
+	sane := d.checkControl(m, f.Control)
 	a.checkVerdicts(d, m, r, b, f.Passed, f.Failures)
 	judged := map[string]bool{}
 	for _, p := range f.Passed {
@@ -48,6 +48,9 @@ func (a *Audit) checkPassed(d *decision, m *projections.Mesh, r *projections.Rol
 		if timed(x) {
 			d.checkWindow(r, b, d.Time.Sub(b.Opened)+windowSlack, x)
 		}
+	}
+	if !sane {
+		return
 	}
 	if why, yes := tooMany(r, b, f.Failures, f.Control); yes {
 		d.finding(brief(f), "to halt: %s", why)
@@ -210,7 +213,7 @@ func (a *Audit) checkHalted(d *decision, m *projections.Mesh, r *projections.Rol
 			earlier = append(earlier, x)
 		}
 	}
-	d.checkControl(m, f.Control)
+	sane := d.checkControl(m, f.Control)
 	if b == nil && len(f.Passed) > 0 {
 		d.finding(fmt.Sprintf("%d nodes passed", len(f.Passed)), "no batch is open")
 	}
@@ -222,11 +225,15 @@ func (a *Audit) checkHalted(d *decision, m *projections.Mesh, r *projections.Rol
 		if wall := d.Time.Sub(b.Opened) + windowSlack; time.Duration(f.Listened) > wall {
 			d.finding(fmt.Sprintf("listened for %s", f.Listened), "batch %d is open for %s", b.Number, round(wall-windowSlack))
 		}
+		d.checkSpoken(m, r, b, own)
 		for _, x := range own {
 			if timed(x) {
 				d.checkWindow(r, b, time.Duration(f.Listened), x)
 			}
 		}
+	}
+	if !sane {
+		return
 	}
 	if r.State == projections.Paused && r.Pause.Because == events.ByLink && f.Diagnosis == events.DiagnosisLink {
 		if _, yes := tooMany(r, b, own, f.Control); !yes {
@@ -255,6 +262,22 @@ func (a *Audit) checkHalted(d *decision, m *projections.Mesh, r *projections.Rol
 	}
 	if want, why := diagnose(r, batch, f.Failures, f.Control, passedBefore(r)+len(f.Passed)); f.Diagnosis != want {
 		d.finding("diagnosis "+string(f.Diagnosis), "%s: %s", want, why)
+	}
+}
+
+// checkSpoken looks for nodes that said that they failed and are not counted.
+func (d *decision) checkSpoken(m *projections.Mesh, r *projections.Rollout, b *projections.Batch, failures []events.Failure) {
+	for _, id := range b.Nodes {
+		n, member := m.Nodes[id], r.Members[id]
+		if n == nil || member.Batch != b.Number || member.Outcome != projections.Waiting || member.Revision == 0 ||
+			slices.ContainsFunc(failures, func(f events.Failure) bool { return f.Node == id }) {
+			continue
+		}
+		if f := rolledBackFrom(n, r, b, member); f != nil {
+			d.finding("nothing of "+id, "it rolled %s back, event %d", f.Fact.From, f.Seq)
+		} else if f := refusedSince(n, b, member); f != nil {
+			d.finding("nothing of "+id, "it refused %s, event %d", f.Fact.Version, f.Seq)
+		}
 	}
 }
 
