@@ -52,6 +52,7 @@ object a line. Filters add up.`,
 	f.StringVar(&q.Rollout, "rollout", "", "only events of this rollout and the declarations that it led to")
 	f.StringVar(&q.Type, "type", "", `only events of this type: "halted", "rollout.halted" or in full`)
 	f.BoolVar(&follow, "follow", false, "go on with new events until Ctrl-C")
+	cmd.AddCommand(newLogAudit(o))
 	return o.jsonFlag(cmd)
 }
 
