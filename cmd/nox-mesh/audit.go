@@ -15,6 +15,7 @@ import (
 
 	"noxmesh/events"
 	"noxmesh/rollout"
+	"noxmesh/server"
 )
 
 func newLogAudit(o *options) *cobra.Command {
@@ -40,7 +41,7 @@ version of nox-mesh.`,
 			if file != "" {
 				err = auditFile(a, file, cmd.InOrStdin())
 			} else {
-				err = o.auditMesh(cmd.Context(), a)
+				err = o.with(func(cmd *cobra.Command, _ []string, c *server.Client) error { return auditMesh(cmd.Context(), c, a) })(cmd, nil)
 			}
 			if err != nil {
 				return err
@@ -67,13 +68,8 @@ version of nox-mesh.`,
 }
 
 // auditMesh reads both streams from the mesh.
-func (o *options) auditMesh(ctx context.Context, a *rollout.Audit) error {
-	c, err := o.dial()
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	err = c.ReadStream(ctx, events.StreamEvents, 1, nil, func(m events.Message) error {
+func auditMesh(ctx context.Context, c *server.Client, a *rollout.Audit) error {
+	err := c.ReadStream(ctx, events.StreamEvents, 1, nil, func(m events.Message) error {
 		e, err := events.Decode(m.Data)
 		if err != nil {
 			return fmt.Errorf("event %d: %w", m.Seq, err)
