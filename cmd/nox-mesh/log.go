@@ -87,6 +87,8 @@ func describe(fact events.Fact) string {
 		return f.Reason
 	case *events.NodeRevoked:
 		return f.Reason
+	case *events.NodeAway:
+		return fmt.Sprintf("not heard for %s, since %s; the mesh listened for %s of it", f.To.Sub(f.From).Round(time.Second), f.From.Local().Format(time.DateTime), time.Duration(f.Listened).Round(time.Second))
 	case *events.UserAdded:
 		return f.Role
 	case *events.UserRevoked:
