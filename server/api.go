@@ -31,9 +31,10 @@ type api struct {
 	source   string
 	logger   zerolog.Logger
 
-	sub   *nats.Subscription
-	gate  gate
-	users sync.Mutex // held by commands that change who is an operator
+	sub     *nats.Subscription
+	gate    gate
+	moments pastKeeper
+	users   sync.Mutex // held by commands that change who is an operator
 }
 
 const (
