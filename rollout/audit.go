@@ -30,6 +30,7 @@ type Audit struct {
 	stored time.Time         // of the last one
 	first  uint64            // sequence of the first one, 0: none was given
 	mesh   *projections.Mesh // of the whole log, no heartbeats
+	wants  wanted            // of the log alone
 }
 
 // AuditedBy is how far a decision could be audited.

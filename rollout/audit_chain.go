@@ -18,8 +18,32 @@ const maxChains = 4
 // reads late, need a fold each.
 type chain struct {
 	follower
-	todo []*decision // in order of both positions
+	todo  []*decision // in order of both positions
+	wants wanted
 }
+
+// wanted is what the stager wants at one position in one rollout, by what it is
+// about. A batch is declared to thousands of nodes at one position.
+type wanted struct {
+	rollout  string
+	asOf     events.Position
+	decision Decision
+	facts    map[string]events.Fact
+}
+
+// at is what is wanted at a position, decided once.
+func (w *wanted) at(rollout string, asOf events.Position, decide func() Decision) *wanted {
+	if w.facts == nil || w.rollout != rollout || w.asOf != asOf {
+		*w = wanted{rollout: rollout, asOf: asOf, decision: decide(), facts: map[string]events.Fact{}}
+		for _, p := range w.decision.Events {
+			w.facts[p.Fact.EventType()+" "+p.Subject] = p.Fact
+		}
+	}
+	return w
+}
+
+// fact is what is wanted in the place of a decision, nil if nothing is.
+func (w *wanted) fact(d *decision) events.Fact { return w.facts[d.Type+" "+d.rec.Event.Subject] }
 
 // chainsOf divides the decisions that can be decided again among few folds.
 func chainsOf(records []events.Record, decisions []*decision) []*chain {
@@ -44,7 +68,7 @@ func chainsOf(records []events.Record, decisions []*decision) []*chain {
 		case best != nil:
 			best.todo = append(best.todo, d)
 		case len(chains) < maxChains:
-			chains = append(chains, &chain{follower{records, projections.NewMesh()}, []*decision{d}})
+			chains = append(chains, &chain{follower: follower{records, projections.NewMesh()}, todo: []*decision{d}})
 		default:
 			d.notSeen("the state it saw: more than %d servers read apart from each other", maxChains)
 		}
@@ -64,7 +88,7 @@ func (c *chain) before(a *Audit, beat uint64) error {
 		if err := c.to(d.at); err != nil {
 			return err
 		}
-		a.again(d, c.mesh)
+		a.again(d, c)
 	}
 	return nil
 }
@@ -100,10 +124,10 @@ func (a *Audit) Heartbeat(msg events.Message) error {
 
 // again makes one decision again, in the state that it was made in as far as
 // that is still there.
-func (a *Audit) again(d *decision, m *projections.Mesh) {
+func (a *Audit) again(d *decision, c *chain) {
 	missing := d.AsOf.Heartbeat - a.kept
 	lost := a.stored.After(d.Time.Add(clockSlack)) // the broker lost what was there then
-	difference := a.differs(d, m)
+	difference := c.differs(d)
 	switch {
 	case difference == nil:
 		d.How = Recomputed
@@ -120,27 +144,22 @@ func (a *Audit) again(d *decision, m *projections.Mesh) {
 const clockSlack = time.Second
 
 // differs decides again and gives what is different, nil if nothing is.
-func (a *Audit) differs(d *decision, m *projections.Mesh) *Finding {
-	decided := Explain(m, d.Rollout, d.Time)
-	subject := d.rec.Event.Subject
+func (c *chain) differs(d *decision) *Finding {
+	w := c.wants.at(d.Rollout, d.AsOf, func() Decision { return Decide(c.mesh, d.Rollout, d.Time) })
 	f := &Finding{Event: d.Event, Time: d.Time, Type: d.Type, Rollout: d.Rollout, Node: d.Node, Recorded: brief(d.fact)}
-	for _, p := range decided.Events {
-		if p.Subject != subject || p.Fact.EventType() != d.Type {
-			continue
-		}
-		recorded, policy := differences(d.fact, p.Fact)
+	if want := w.fact(d); want != nil {
+		recorded, policy := differences(d.fact, want)
 		if recorded == "" && policy == "" {
 			return nil
 		}
 		f.Recorded, f.Policy = recorded, policy
 		return f
 	}
-	switch {
-	case len(decided.Events) > 0:
-		f.Policy = brief(decided.Events[0].Fact)
-	case len(decided.Waiting) > 0:
-		f.Policy = "to wait: " + decided.Waiting[0]
-	default:
+	if len(w.decision.Events) > 0 {
+		f.Policy = brief(w.decision.Events[0].Fact)
+	} else if waiting := Explain(c.mesh, d.Rollout, d.Time).Waiting; len(waiting) > 0 {
+		f.Policy = "to wait: " + waiting[0]
+	} else {
 		f.Policy = "there was nothing to do"
 	}
 	return f

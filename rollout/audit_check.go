@@ -59,23 +59,20 @@ func (a *Audit) check(d *decision, m *projections.Mesh) {
 	case *events.RolloutAmended:
 		a.checkAmended(d, m, r, f)
 	case *events.Declared:
-		d.checkDeclared(m, r, f, a.records)
+		a.checkDeclared(d, m, r, f)
 	case *events.ReleaseHeld:
-		d.among(holdOnLateEvidence(m, r).Events)
+		a.among(d, func() Decision { return holdOnLateEvidence(m, r) })
 	}
 }
 
 // among looks for the decision among what the log alone leads to.
-func (d *decision) among(list []Pending) {
-	for _, p := range list {
-		if p.Subject == d.rec.Event.Subject && p.Fact.EventType() == d.Type {
-			if recorded, policy := differences(d.fact, p.Fact); recorded != "" || policy != "" {
-				d.finding(recorded, "%s", policy)
-			}
-			return
-		}
+func (a *Audit) among(d *decision, decide func() Decision) {
+	want := a.wants.at(d.Rollout, events.Position{Event: d.at}, decide).fact(d)
+	if want == nil {
+		d.finding(brief(d.fact), "nothing in the log leads to it")
+	} else if recorded, policy := differences(d.fact, want); recorded != "" || policy != "" {
+		d.finding(recorded, "%s", policy)
 	}
-	d.finding(brief(d.fact), "nothing in the log leads to it")
 }
 
 // checkState says whether the rollout was in a state in which something can be
@@ -257,7 +254,7 @@ func (d *decision) checkCompleted(m *projections.Mesh, r *projections.Rollout, f
 	}
 }
 
-func (d *decision) checkDeclared(m *projections.Mesh, r *projections.Rollout, f *events.Declared, records []events.Record) {
+func (a *Audit) checkDeclared(d *decision, m *projections.Mesh, r *projections.Rollout, f *events.Declared) {
 	n, member := m.Nodes[f.Node], r.Members[f.Node]
 	recorded := brief(f)
 	switch {
@@ -270,7 +267,7 @@ func (d *decision) checkDeclared(m *projections.Mesh, r *projections.Rollout, f 
 	case f.Revision != n.Revision()+1:
 		d.finding(fmt.Sprintf("revision %d", f.Revision), "revision %d is next", n.Revision()+1)
 	}
-	d.checkOvertaken(f, records)
+	d.checkOvertaken(f, a.records)
 	switch f.Because.Kind {
 	case events.CauseBatch:
 		d.checkDeclaredByBatch(m, r, n, member, f)
@@ -279,7 +276,7 @@ func (d *decision) checkDeclared(m *projections.Mesh, r *projections.Rollout, f 
 			d.finding(recorded, "the rollout is %s: nothing is taken back", r.State)
 			return
 		}
-		d.among(recalls(m, r).Events)
+		a.among(d, func() Decision { return recalls(m, r) })
 	case events.CauseRevert:
 		switch {
 		case r.Revert == nil:

@@ -286,8 +286,10 @@ func (d *decision) checkSpoken(m *projections.Mesh, r *projections.Rollout, b *p
 func (d *decision) checkRecall(m *projections.Mesh, r *projections.Rollout, recall []string) {
 	may := Recallable(m, r) // of a state without heartbeats: all that did not say otherwise
 	for _, id := range recall {
-		if d.Command && r.Members[id] != nil && r.Members[id].Outcome == projections.Recalled {
-			continue // taken back while the operator decided
+		// What nodes said while the operator decided was not read yet, and how far
+		// it was is not on record.
+		if member := r.Members[id]; d.Command && member != nil && member.Batch > 0 && member.Outcome != projections.Passed {
+			continue
 		}
 		if !slices.Contains(may, id) {
 			d.finding(id+" is taken back", "it is not waiting for %s", r.Plan.Version)
