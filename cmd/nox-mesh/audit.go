@@ -41,7 +41,9 @@ version of nox-mesh.`,
 			if file != "" {
 				err = auditFile(a, file, cmd.InOrStdin())
 			} else {
-				err = o.with(func(cmd *cobra.Command, _ []string, c *server.Client) error { return auditMesh(cmd.Context(), c, a) })(cmd, nil)
+				err = o.with(func(cmd *cobra.Command, _ []string, c *server.Client) error {
+					return auditMesh(cmd.Context(), c, a, cmd.ErrOrStderr())
+				})(cmd, nil)
 			}
 			if err != nil {
 				return err
@@ -68,8 +70,19 @@ version of nox-mesh.`,
 }
 
 // auditMesh reads both streams from the mesh.
-func auditMesh(ctx context.Context, c *server.Client, a *rollout.Audit) error {
-	err := c.ReadStream(ctx, events.StreamEvents, 1, nil, func(m events.Message) error {
+func auditMesh(ctx context.Context, c *server.Client, a *rollout.Audit, look io.Writer) error {
+	progress := func(what string) func(next, last uint64) {
+		show := progressOf(look, what)
+		if show == nil {
+			return nil
+		}
+		return func(next, last uint64) {
+			if last > 0 {
+				show(int(next-1), int(last))
+			}
+		}
+	}
+	err := c.ReadStream(ctx, events.StreamEvents, 1, progress("events"), func(m events.Message) error {
 		e, err := events.Decode(m.Data)
 		if err != nil {
 			return fmt.Errorf("event %d: %w", m.Seq, err)
@@ -79,7 +92,7 @@ func auditMesh(ctx context.Context, c *server.Client, a *rollout.Audit) error {
 	if err != nil {
 		return err
 	}
-	return c.ReadStream(ctx, events.StreamHeartbeats, 1, nil, a.Heartbeat)
+	return c.ReadStream(ctx, events.StreamHeartbeats, 1, progress("heartbeats"), a.Heartbeat)
 }
 
 // auditFile reads an export: line n is event n.

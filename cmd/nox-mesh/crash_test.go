@@ -260,7 +260,7 @@ func (c *crashRun) run(ctx context.Context, killAt uint64) []events.Record {
 // server was never killed: heartbeats are lost with it, as they may be.
 func (c *crashRun) audit(ctx context.Context, whole bool) (bool, error) {
 	a := rollout.NewAudit("")
-	if err := auditMesh(ctx, c.client, a); err != nil {
+	if err := auditMesh(ctx, c.client, a, io.Discard); err != nil {
 		return false, err
 	}
 	res, err := a.Result()
