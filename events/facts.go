@@ -40,6 +40,7 @@ func init() {
 	known(func() Fact { return &NodeInvited{} })
 	known(func() Fact { return &NodeJoinRefused{} })
 	known(func() Fact { return &NodeRevoked{} })
+	known(func() Fact { return &NodeAway{} })
 	known(func() Fact { return &UserAdded{} })
 	known(func() Fact { return &UserRevoked{} })
 	known(func() Fact { return &KeyTrusted{} })

@@ -147,7 +147,7 @@ func (m *Mesh) ApplyEvent(rec events.Record) error {
 	case *events.NodeInvited, *events.NodeJoinRefused, *events.NodeRevoked:
 		m.node(rec.Event.Subject).fact(rec, fact)
 	case *events.NodeEnrolled, *events.NodeConfirmed, *events.NodeRolledBack,
-		*events.NodeRefused, *events.NodeFailedToApply, *events.NodeReportRejected:
+		*events.NodeRefused, *events.NodeFailedToApply, *events.NodeReportRejected, *events.NodeAway:
 		m.node(rec.Event.Subject).fact(rec, fact)
 		if f, ok := fact.(interface{ GetReceipt() events.Receipt }); ok {
 			m.ReportSeq = max(m.ReportSeq, f.GetReceipt().ReportSeq)

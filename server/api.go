@@ -38,6 +38,7 @@ type api struct {
 	// work meanwhile.
 	waiting gate
 	stopped <-chan struct{} // closed when the server stops
+	moments pastKeeper
 	users   sync.Mutex      // held by commands that change who is an operator
 }
 

@@ -125,6 +125,7 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	}
 	s.part("pulse", (&pulser{js: js, server: hostname, interval: c.PulseInterval, logger: c.Logger}).run)
 	s.part("intake", (&intake{js: js, log: log, runner: runner, source: source, logger: c.Logger}).run)
+	s.part("away", (&awayKeeper{log: log, runner: runner, source: source, logger: c.Logger}).run)
 	s.part("health", func(ctx context.Context) error { return watchHealth(ctx, broker) })
 	select {
 	case <-runner.Ready():

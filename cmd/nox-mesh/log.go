@@ -32,7 +32,7 @@ or --last says otherwise; a file or a pipe, and --json, get all that match.`,
 		RunE: o.with(func(cmd *cobra.Command, _ []string, c *server.Client) error { return l.readLog(cmd, c, o.json) }),
 	}
 	l.flags(cmd.Flags())
-	cmd.AddCommand(newLogShow(o), newLogExplain(o), newLogReplay(o))
+	cmd.AddCommand(newLogShow(o), newLogExplain(o), newLogReplay(o), newLogAudit(o))
 	cmd.AddCommand(logProofs(o)...)
 	return o.jsonFlag(cmd)
 }
@@ -68,6 +68,8 @@ func describe(fact events.Fact) string {
 		return f.Reason
 	case *events.NodeRevoked:
 		return f.Reason
+	case *events.NodeAway:
+		return fmt.Sprintf("not heard for %s, since %s; the mesh listened for %s of it", f.To.Sub(f.From).Round(time.Second), f.From.Local().Format(time.DateTime), time.Duration(f.Listened).Round(time.Second))
 	case *events.UserAdded:
 		return f.Role
 	case *events.UserRevoked:

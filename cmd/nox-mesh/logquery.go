@@ -49,12 +49,12 @@ func (l *logOptions) request(f *pflag.FlagSet, screen bool, now time.Time) (serv
 	q := l.q
 	var err error
 	if l.since != "" {
-		if q.Since, err = parseMoment(l.since, now); err != nil {
+		if q.Since, err = parseWhen(l.since, now); err != nil {
 			return q, err
 		}
 	}
 	if l.until != "" {
-		if q.Until, err = parseMoment(l.until, now); err != nil {
+		if q.Until, err = parseWhen(l.until, now); err != nil {
 			return q, err
 		}
 	}

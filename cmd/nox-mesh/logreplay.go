@@ -52,13 +52,13 @@ it is shown.
 func (r *replay) set(ctx context.Context, c *server.Client, now time.Time, from, to, until, speed string) (err error) {
 	if from != "" {
 		if r.fromSeq, err = strconv.ParseUint(from, 10, 63); err != nil {
-			if r.fromTime, err = parseMoment(from, now); err != nil {
+			if r.fromTime, err = parseWhen(from, now); err != nil {
 				return err
 			}
 		}
 	}
 	if to != "" {
-		if r.to, err = parseMoment(to, now); err != nil {
+		if r.to, err = parseWhen(to, now); err != nil {
 			return err
 		}
 	}

@@ -54,11 +54,14 @@ func labelText(labels map[string]string) string {
 }
 
 // ago words a moment in the past.
-func ago(t *time.Time) string {
+func ago(t *time.Time) string { return agoFrom(t, time.Now()) }
+
+// agoFrom words a moment before another one.
+func agoFrom(t *time.Time, now time.Time) string {
 	if t == nil || t.IsZero() {
 		return "never"
 	}
-	switch d := time.Since(*t); {
+	switch d := now.Sub(*t); {
 	case d < 2*time.Second:
 		return "now"
 	case d < 2*time.Minute:

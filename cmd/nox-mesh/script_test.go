@@ -37,6 +37,10 @@ func TestScripts(t *testing.T) {
 			"heard":  heard,
 			"told":   told,
 			"fails":  fails,
+			// moment NAME keeps the time of now in a variable, for --at.
+			"moment": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Setenv(args[0], time.Now().UTC().Format(time.RFC3339Nano))
+			},
 			// terminate sends SIGTERM to what runs in the background.
 			"terminate": func(ts *testscript.TestScript, _ bool, _ []string) {
 				for _, cmd := range ts.BackgroundCmds() {
