@@ -39,7 +39,7 @@ type api struct {
 	waiting gate
 	stopped <-chan struct{} // closed when the server stops
 	moments pastKeeper
-	users   sync.Mutex      // held by commands that change who is an operator
+	users   sync.Mutex // held by commands that change who is an operator
 }
 
 const (
