@@ -98,6 +98,11 @@ func (e Event) Encode() []byte {
 	return raw
 }
 
+// asEver reads what the first versions read and wrote into logs that must fold for
+// ever: a name twice in what an operator gave, of which the last one counts, and
+// text that is no Unicode.
+var asEver = jsonv2.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+
 // span is where a value is in what is decoded.
 type span struct{ from, to int64 }
 
@@ -123,7 +128,7 @@ func decode(raw []byte) (Event, error) {
 		Event
 		Data span `json:"data"`
 	}
-	if err := jsonv2.Unmarshal(raw, &in); err != nil {
+	if err := jsonv2.Unmarshal(raw, &in, asEver); err != nil {
 		return Event{}, fmt.Errorf("%w: %v", ErrMalformed, err)
 	}
 	e := in.Event
@@ -159,7 +164,7 @@ func (e Event) Fact() (Fact, error) {
 		return nil, fmt.Errorf("event %s: %w %q", e.ID, ErrUnknownType, e.Type)
 	}
 	f := make()
-	if err := jsonv2.Unmarshal(e.Data, f); err != nil {
+	if err := jsonv2.Unmarshal(e.Data, f, asEver); err != nil {
 		return nil, fmt.Errorf("event %s: %w: data of %s: %v", e.ID, ErrMalformed, e.Type, err)
 	}
 	if old, ok := f.(upcaster); ok {

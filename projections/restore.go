@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -78,24 +78,45 @@ func (r *Runner) restore(ctx context.Context) (*folds, int, error) {
 	return f, head.Version, nil
 }
 
-// holds makes sure that the log still has what a snapshot is of.
+// holds makes sure that the log is whole, as a fold of all of it would, and still
+// has what a snapshot is of.
 func (r *Runner) holds(ctx context.Context, log jetstream.Stream, head snapshotHead) error {
+	if err := noHoles(ctx, log); err != nil {
+		return err
+	}
 	if head.Events.Seq == 0 {
 		return nil
 	}
-	refuse := func(format string, args ...any) error {
-		return fmt.Errorf("%w: %s: restore the data directory from a backup (docs/operations.md); to go on with what is left, knowingly, remove %s first",
-			ErrTruncated, fmt.Sprintf(format, args...), filepath.Join(r.Dir, snapshotFile))
-	}
+	when := head.Written.Format(time.RFC3339)
 	if last := log.CachedInfo().State.LastSeq; last < head.Events.Seq {
-		return refuse("it ends with event %d, and %d was the last one on %s", last, head.Events.Seq, head.Written.Format(time.RFC3339))
+		return fmt.Errorf("%w: it ends with event %d, and had %d on %s", ErrTruncated, last, head.Events.Seq, when)
 	}
 	msg, err := log.GetMsg(ctx, head.Events.Seq)
 	if err != nil {
-		return refuse("event %d does not read (%v)", head.Events.Seq, err)
+		return fmt.Errorf("%w: event %d does not read: %w", ErrTruncated, head.Events.Seq, err)
 	}
 	if e, err := events.Decode(msg.Data); err != nil || e.ID != head.EventID {
-		return refuse("event %d is not the one that it was on %s", head.Events.Seq, head.Written.Format(time.RFC3339))
+		return fmt.Errorf("%w: event %d is not the one that it was on %s", ErrTruncated, head.Events.Seq, when)
+	}
+	return nil
+}
+
+// noHoles asks the broker whether it has every message of the log.
+func noHoles(ctx context.Context, log jetstream.Stream) error {
+	info, err := log.Info(ctx, jetstream.WithDeletedDetails(true))
+	if err != nil {
+		return fmt.Errorf("looking at the log: %w", err)
+	}
+	s := info.State
+	switch {
+	case s.Msgs > 0 && s.FirstSeq != 1:
+		return fmt.Errorf("%w: it begins with event %d", ErrGap, s.FirstSeq)
+	case len(s.Deleted) > 0:
+		next := s.Deleted[0] + 1
+		for slices.Contains(s.Deleted, next) {
+			next++
+		}
+		return fmt.Errorf("%w: event %d follows %d", ErrGap, next, s.Deleted[0]-1)
 	}
 	return nil
 }

@@ -70,12 +70,15 @@ func openNotary(ctx context.Context, dataDir string, js jetstream.JetStream, log
 	return nil, whatToDo(errors.Join(err, n.hashes.Close()), dataDir)
 }
 
+// snapshotDir is where the folded state is kept for the next start.
+func snapshotDir(dataDir string) string { return filepath.Join(dataDir, "projections") }
+
 // whatToDo says it to who cannot start a server on a damaged log.
 func whatToDo(err error, dataDir string) error {
 	switch {
-	case errors.Is(err, errNotTheLog):
-		return fmt.Errorf("%w\nnothing was changed: keep a copy of %s, then restore the log from its export (docs/operations.md). If you know why it is so, and accept that what is gone is gone, remove %s and start again",
-			err, dataDir, NotaryDir(dataDir))
+	case errors.Is(err, errNotTheLog), errors.Is(err, projections.ErrTruncated):
+		return fmt.Errorf("%w\nnothing was changed: keep a copy of %s, then restore the log from its export (docs/operations.md). If you know why it is so, and accept that what is gone is gone, remove %s and %s and start again",
+			err, dataDir, NotaryDir(dataDir), snapshotDir(dataDir))
 	case errors.Is(err, projections.ErrGap):
 		return fmt.Errorf("%w\nnothing was changed: keep a copy of %s, then restore the log from its export (docs/operations.md)", err, dataDir)
 	}

@@ -111,10 +111,10 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	log := events.NewLog(js)
 	log.Appended = c.Appended
 	runner := projections.NewRunner(js, log)
-	runner.Dir, runner.Logger = filepath.Join(c.DataDir, "projections"), c.Logger
+	runner.Dir, runner.Logger = snapshotDir(c.DataDir), c.Logger
 	signer := &signer{dir: c.DataDir, log: log, runner: runner, source: source, logger: c.Logger, afterStep: func(string) error { return nil }}
 	log.Seal = signer.seal
-	s.part("projections", runner.Run)
+	s.part("projections", func(ctx context.Context) error { return whatToDo(runner.Run(ctx), c.DataDir) })
 	if c.Metrics != "" {
 		l, err := listenMetrics(c.Metrics)
 		if err != nil {
