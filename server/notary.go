@@ -250,10 +250,11 @@ func (n *logNotary) watch(ctx context.Context) error {
 	sign, reread := time.NewTicker(checkpointInterval), time.NewTicker(rereadInterval)
 	defer sign.Stop()
 	defer reread.Stop()
-	if err := n.wait(ctx, n.from); err != nil {
-		return err
+	// What was appended while the server started is signed with the rest; if that
+	// is slow to come, the next one has it.
+	if err := n.wait(ctx, n.from); err == nil {
+		n.signNow()
 	}
-	n.signNow()
 	n.rereadNow(ctx)
 	for {
 		select {
