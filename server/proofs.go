@@ -110,7 +110,7 @@ func (a *api) logProve(ctx context.Context, _ caller, q ProveRequest) (ProveRepl
 	if err != nil {
 		return ProveReply{}, err
 	}
-	m, err := a.find(ctx, q, uint64(c.Size))
+	m, err := a.locate(ctx, q, uint64(c.Size))
 	if err != nil {
 		return ProveReply{}, err
 	}
@@ -127,8 +127,8 @@ func (a *api) logProve(ctx context.Context, _ caller, q ProveRequest) (ProveRepl
 	return ProveReply{Seq: m.Seq, Proof: string(p.Encode()), Keys: signed.Keys}, nil
 }
 
-// find gives an event as it is stored.
-func (a *api) find(ctx context.Context, q ProveRequest, end uint64) (found events.Message, err error) {
+// locate gives an event as it is stored.
+func (a *api) locate(ctx context.Context, q ProveRequest, end uint64) (found events.Message, err error) {
 	if q.ID == "" && (q.Seq == 0 || q.Seq > end) {
 		return found, fmt.Errorf("there is no event %d: the log has events 1 to %d", q.Seq, end)
 	}
