@@ -75,8 +75,8 @@ func openNotary(ctx context.Context, dataDir string, js jetstream.JetStream, log
 func whatToDo(err error, dataDir string) error {
 	switch {
 	case errors.Is(err, errNotTheLog):
-		return fmt.Errorf("%w\nnothing was changed: keep a copy of %s, then restore the log from its export (docs/operations.md). If you know why it is so, and accept that what is gone is gone, remove %s and start again",
-			err, dataDir, NotaryDir(dataDir))
+		return fmt.Errorf("%w\nnothing was changed: keep a copy of %s, then restore the log from its export (docs/operations.md). If you know why it is so, and accept that what is gone is gone, remove %s and %s and start again",
+			err, dataDir, NotaryDir(dataDir), filepath.Join(dataDir, "projections"))
 	case errors.Is(err, projections.ErrGap):
 		return fmt.Errorf("%w\nnothing was changed: keep a copy of %s, then restore the log from its export (docs/operations.md)", err, dataDir)
 	}

@@ -269,7 +269,7 @@ func TestLossIsAccepted(t *testing.T) {
 	dir, _ := ruined(t, true, func(rs []record) []record { return rs[:12] })
 	kept, err := notary.OpenKept(filepath.Join(NotaryDir(dir), "checkpoints"))
 	if err == nil {
-		err = os.RemoveAll(NotaryDir(dir))
+		err = errors.Join(os.RemoveAll(NotaryDir(dir)), os.RemoveAll(filepath.Join(dir, "projections")))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -412,7 +412,7 @@ func TestNotaryComesToAnOldMesh(t *testing.T) {
 		}
 		return rs
 	})
-	if err := errors.Join(os.RemoveAll(NotaryDir(dir)), os.Remove(NotaryKeyFile(dir))); err != nil {
+	if err := errors.Join(os.RemoveAll(NotaryDir(dir)), os.RemoveAll(filepath.Join(dir, "projections")), os.Remove(NotaryKeyFile(dir))); err != nil {
 		t.Fatal(err)
 	}
 	w := startServer(t, dir)
