@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -78,12 +77,8 @@ func (r *Runner) restore(ctx context.Context) (*folds, int, error) {
 	return f, head.Version, nil
 }
 
-// holds makes sure that the log is whole, as a fold of all of it would, and still
-// has what a snapshot is of.
+// holds makes sure that the log still has what a snapshot is of.
 func (r *Runner) holds(ctx context.Context, log jetstream.Stream, head snapshotHead) error {
-	if err := noHoles(ctx, log); err != nil {
-		return err
-	}
 	if head.Events.Seq == 0 {
 		return nil
 	}
@@ -97,26 +92,6 @@ func (r *Runner) holds(ctx context.Context, log jetstream.Stream, head snapshotH
 	}
 	if e, err := events.Decode(msg.Data); err != nil || e.ID != head.EventID {
 		return fmt.Errorf("%w: event %d is not the one that it was on %s", ErrTruncated, head.Events.Seq, when)
-	}
-	return nil
-}
-
-// noHoles asks the broker whether it has every message of the log.
-func noHoles(ctx context.Context, log jetstream.Stream) error {
-	info, err := log.Info(ctx, jetstream.WithDeletedDetails(true))
-	if err != nil {
-		return fmt.Errorf("looking at the log: %w", err)
-	}
-	s := info.State
-	switch {
-	case s.Msgs > 0 && s.FirstSeq != 1:
-		return fmt.Errorf("%w: it begins with event %d", ErrGap, s.FirstSeq)
-	case len(s.Deleted) > 0:
-		next := s.Deleted[0] + 1
-		for slices.Contains(s.Deleted, next) {
-			next++
-		}
-		return fmt.Errorf("%w: event %d follows %d", ErrGap, next, s.Deleted[0]-1)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -92,7 +93,18 @@ func (n *logNotary) compare(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("looking at the log's end: %w", err)
 	}
-	end := int64(stream.CachedInfo().State.LastSeq)
+	info, err := stream.Info(ctx, jetstream.WithDeletedDetails(true))
+	if err != nil {
+		return fmt.Errorf("looking at the log's end: %w", err)
+	}
+	state := info.State
+	end := int64(state.LastSeq)
+	if first := state.FirstSeq; end > 0 && first > 1 {
+		return fmt.Errorf("%w: it begins with event %d", errNotTheLog, first)
+	}
+	if end > 0 && len(state.Deleted) > 0 {
+		return fmt.Errorf("%w: event %d is missing, and %d in all", errNotTheLog, slices.Min(state.Deleted), len(state.Deleted))
+	}
 	var signed notary.Checkpoint
 	if last := n.kept.Last(); last != nil {
 		if signed, err = notary.ReadUnchecked([]byte(last.Checkpoint)); err != nil {
@@ -253,10 +265,11 @@ func (n *logNotary) watch(ctx context.Context) error {
 	sign, reread := time.NewTicker(checkpointInterval), time.NewTicker(rereadInterval)
 	defer sign.Stop()
 	defer reread.Stop()
-	if err := n.wait(ctx, n.from); err != nil {
-		return err
+	// What was appended while the server started is signed with the rest; if that
+	// is slow to come, the next one has it.
+	if err := n.wait(ctx, n.from); err == nil {
+		n.signNow()
 	}
-	n.signNow()
 	n.rereadNow(ctx)
 	for {
 		select {

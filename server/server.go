@@ -149,10 +149,11 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.part("guard", guard.run)
-	s.api = &api{nc: s.nc, js: js, log: log, runner: runner, identity: identity, signer: signer, notary: s.notary, guard: guard, place: broker.place, source: source, logger: c.Logger, stopped: s.ctx.Done()}
+	s.api = &api{nc: s.nc, js: js, log: log, runner: runner, identity: identity, signer: signer, guard: guard, place: broker.place, source: source, logger: c.Logger, stopped: s.ctx.Done()}
 	if err := s.api.firstOperator(ctx, c.DataDir, c.NewOperator); err != nil {
 		return nil, err
 	}
+	s.api.notary = s.notary
 	if err := s.api.start(); err != nil {
 		return nil, err
 	}

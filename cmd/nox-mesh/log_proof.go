@@ -68,21 +68,24 @@ A checkpoint that is not signed by the key that is there already is refused.`,
 // keyFile is where the notary's public key is pinned, beside a checkpoint.
 func keyFile(checkpoint string) string { return checkpoint + ".key" }
 
-// keepCheckpoint writes a checkpoint, and the first key beside it if there is none.
+// keepCheckpoint writes a checkpoint that is signed by the key beside it, which the
+// first time is the first of the mesh's.
 func keepCheckpoint(file, checkpoint string, keys []string) error {
 	pinned, err := readKey(keyFile(file))
-	switch {
-	case errors.Is(err, fs.ErrNotExist) && len(keys) > 0:
-		if err := os.WriteFile(keyFile(file), []byte(keys[0]+"\n"), 0o644); err != nil {
+	first := errors.Is(err, fs.ErrNotExist) && len(keys) > 0
+	if first {
+		pinned, err = keys[0], nil
+	}
+	if err != nil {
+		return err
+	}
+	if _, err := notary.OpenCheckpoint([]byte(checkpoint), pinned); err != nil {
+		return fmt.Errorf("%w: the key in %s is %s: this is another mesh, or somebody has taken its place", err, keyFile(file), pinned)
+	}
+	if first {
+		if err := os.WriteFile(keyFile(file), []byte(pinned+"\n"), 0o644); err != nil {
 			return err
 		}
-	case err != nil:
-		return err
-	case pinned != keys[0]:
-		return fmt.Errorf("the mesh's notary is %s, and %s has %s: this is another mesh, or somebody has its key replaced", keys[0], keyFile(file), pinned)
-	}
-	if _, err := notary.OpenCheckpoint([]byte(checkpoint), keys...); err != nil {
-		return err
 	}
 	return os.WriteFile(file, []byte(checkpoint), 0o644)
 }

@@ -141,39 +141,37 @@ func (a *Audit) Compare(checkpoints []Checkpoint, stored tlog.HashReader) (*Faul
 				return nil, fmt.Errorf("the checkpoint is of log %s, and this is %s", events.Printable(c.Origin, 60), here.Origin)
 			}
 		}
-		return a.locate(fits, c, stored)
+		return a.locate(fits, c, stored), nil
 	}
 	return a.fault, nil
 }
 
 // locate finds what does not fit between a size that does and a checkpoint that
 // does not.
-func (a *Audit) locate(fits int64, c Checkpoint, stored tlog.HashReader) (*Fault, error) {
+func (a *Audit) locate(fits int64, c Checkpoint, stored tlog.HashReader) *Fault {
 	f := &Fault{Seq: fits + 1, UpTo: min(c.Size, a.Size()+1), Reason: fmt.Sprintf("the log is not the one that was signed when it had %d events", c.Size)}
 	if a.Size() < c.Size {
 		f.Reason = fmt.Sprintf("the log ends at event %d, and had %d when it was signed", a.Size(), c.Size)
 	}
 	if stored != nil {
-		leaf, err := a.firstOther(c, stored)
-		if err != nil && !errors.Is(err, errNotOfCheckpoint) {
-			return nil, err
-		}
-		if err == nil {
+		if leaf, err := a.firstOther(c, stored); err == nil {
 			f.Seq, f.UpTo = leaf+1, leaf+1
 			f.Reason = "it is not what was signed"
+		} else {
+			f.Reason += fmt.Sprintf(" (where exactly cannot be told: %v)", err)
 		}
 	}
 	if f.Seq == f.UpTo && f.Seq == a.Size()+1 {
 		f.Reason = fmt.Sprintf("it is missing: the log ends at event %d, and had %d when it was signed", a.Size(), c.Size)
 	}
 	if a.fault != nil && a.fault.Seq <= f.Seq {
-		return a.fault, nil
+		return a.fault
 	}
 	if a.fault != nil && a.fault.Seq < f.UpTo {
 		f.UpTo = a.fault.Seq
 		f.Reason += fmt.Sprintf("; event %d is certainly wrong: %s", a.fault.Seq, a.fault.Reason)
 	}
-	return f, nil
+	return f
 }
 
 // errNotOfCheckpoint means that hashes do not lead to the checkpoint's root.
