@@ -43,7 +43,9 @@ func (w *wanted) at(rollout string, asOf events.Position, decide func() Decision
 }
 
 // fact is what is wanted in the place of a decision, nil if nothing is.
-func (w *wanted) fact(d *decision) events.Fact { return w.facts[d.Type+" "+d.rec.Event.Subject] }
+func (w *wanted) fact(d *decision) events.Fact {
+	return w.facts[d.fact.EventType()+" "+d.rec.Event.Subject]
+}
 
 // chainsOf divides the decisions that can be decided again among few folds.
 func chainsOf(records []events.Record, decisions []*decision) []*chain {

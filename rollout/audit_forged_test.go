@@ -79,11 +79,9 @@ func (f *forgery) declaration(node string, batch int, kind events.CauseKind) *ev
 // named, with and without the heartbeats of then.
 func TestForgedDecisionsAreNamed(t *testing.T) {
 	good := recorded(t)
-	var all []string
-	for _, id := range good.Nodes() {
-		all = append(all, id)
-	}
-	bad := recorded(t, all...) // halts in its second batch
+	all := good.Nodes()
+	bad := recorded(t, all...)                                                                                // halts in its second batch
+	some := recorded(t, slices.DeleteFunc(slices.Clone(all), func(id string) bool { return id[2] > '6' })...) // with some of it waiting
 	silent := func(nodes []events.NodePassed) (out []events.Failure) {
 		for _, n := range nodes {
 			out = append(out, events.Failure{Node: n.Node, Kind: events.Silent, Evidence: n.Evidence})
@@ -133,6 +131,23 @@ func TestForgedDecisionsAreNamed(t *testing.T) {
 		{"a batch after a halt", bad, func(f *forgery) {
 			f.add("r1", "stager", "", &events.BatchOpened{Batch: 3, Stage: 3, Nodes: []string{"nd9"}, Presence: []uint64{1}, AsOf: f.end()})
 		}, "the rollout is halted", ""},
+		{"a batch that asks to try again", good, func(f *forgery) {
+			edit(f, opened, 2, func(b *events.BatchOpened) { b.Retry = true })
+		}, "retry false", ""},
+		{"a batch that leaves out who is not judged", some, func(f *forgery) {
+			f.log = f.log[:f.find(halted, 1).Seq]
+			f.add("r1", "operator", "", &events.RolloutResumed{Because: events.ByOperator, Mode: events.ResumeLeaveOut})
+			f.add("r1", "stager", "", &events.BatchOpened{Batch: 3, Stage: 2, Nodes: []string{"nd9"}, Presence: []uint64{1}, AsOf: f.end()})
+		}, "it comes first", ""},
+		{"a batch after a canary rolled back", good, func(f *forgery) {
+			f.log = f.log[:f.find(passed, 1).Seq]
+			first, _ := f.find(opened, 1).Event.Fact()
+			canary := first.(*events.BatchOpened).Nodes[0]
+			f.add(canary, "node:"+canary, "", &events.NodeRolledBack{From: "1.1.0", To: "1.0.0"})
+			f.add("r1", "stager", "", &events.RolloutAmended{AsOf: f.end(), Failures: []events.Failure{
+				{Node: canary, Kind: events.RolledBack, Evidence: events.Evidence{Events: []uint64{f.at}}}}})
+			f.add("r1", "stager", "", &events.BatchOpened{Batch: 2, Stage: 2, Nodes: []string{"nd9"}, Presence: []uint64{1}, AsOf: f.end()})
+		}, "any failure of a canary halts", ""},
 		{"somebody else's decision", good, func(f *forgery) {
 			rec := f.find(passed, 1)
 			rec.Event.Actor, f.at = "mallory", rec.Seq
@@ -191,6 +206,9 @@ func TestForgedDecisionsAreNamed(t *testing.T) {
 		{"a halt that miscounts", bad, func(f *forgery) {
 			edit(f, halted, 1, func(h *events.RolloutHalted) { h.Undeclared++ })
 		}, "20", ""},
+		{"a halt after longer than there was", bad, func(f *forgery) {
+			edit(f, halted, 1, func(h *events.RolloutHalted) { h.Listened = events.Duration(24 * time.Hour) })
+		}, "batch 2 is open for", ""},
 		{"a halt that cites another node's report", bad, func(f *forgery) {
 			edit(f, halted, 1, func(h *events.RolloutHalted) {
 				h.Failures[0].Evidence, h.Failures[1].Evidence = h.Failures[1].Evidence, h.Failures[0].Evidence
@@ -199,6 +217,18 @@ func TestForgedDecisionsAreNamed(t *testing.T) {
 		{"a halt that leaves a failure out", bad, func(f *forgery) {
 			edit(f, halted, 1, func(h *events.RolloutHalted) { h.Failures = h.Failures[:len(h.Failures)-1] })
 		}, "it rolled 1.1.0 back, event ", ""},
+		{"a halt by a failure that nobody recorded", bad, func(f *forgery) {
+			edit(f, halted, 1, func(h *events.RolloutHalted) {
+				first, _ := f.find(opened, 1).Event.Fact()
+				h.Failures = append(h.Failures, events.Failure{Node: first.(*events.BatchOpened).Nodes[0], Kind: events.Unstable})
+			})
+		}, "none", ""},
+		{"a halt that takes back who passed", bad, func(f *forgery) {
+			edit(f, halted, 1, func(h *events.RolloutHalted) {
+				first, _ := f.find(opened, 1).Event.Fact()
+				h.Recall = append(h.Recall, first.(*events.BatchOpened).Nodes[0])
+			})
+		}, "it is not waiting for 1.1.0", ""},
 		{"a link that is not away", good, func(f *forgery) {
 			f.replace(f.find(passed, 2), &events.RolloutPaused{Because: events.ByLink, Control: events.Control{Nodes: 20, Silent: 1},
 				AsOf: events.Position{Event: f.find(passed, 2).Seq - 1, Heartbeat: 100}})
@@ -225,6 +255,22 @@ func TestForgedDecisionsAreNamed(t *testing.T) {
 				d.Resources = append([]events.Resource{events.ResourceFromSpec(events.ResourceFile, "/root/x", events.FileSpec{Mode: "0644"})}, d.Resources...)
 			})
 		}, "none", ""},
+		{"a declaration that follows from something else", good, func(f *forgery) {
+			rec := f.find(declared, 1)
+			rec.Event.Cause, f.at = "made-up", rec.Seq
+		}, "caused by event ", ""},
+		{"a declaration of a version that is held", good, func(f *forgery) {
+			batch := f.find(opened, 2)
+			fact, _ := batch.Event.Fact()
+			f.log = f.log[:batch.Seq]
+			f.add(events.ReleaseKey("1.1.0", "amd64"), "operator", "", &events.ReleaseHeld{Reason: "leaks"})
+			d := f.declaration(fact.(*events.BatchOpened).Nodes[0], 2, events.CauseBatch)
+			f.add(d.Node, "stager", batch.Event.ID, d)
+		}, "nobody is declared it", ""},
+		{"more of the tail than may be watched", good, func(f *forgery) {
+			f.add("r1", "stager", "", &events.BatchOpened{Batch: 4, Stage: 4, Tail: true, AsOf: f.end(),
+				Nodes: []string{"na0", "na1", "na2"}, Presence: []uint64{1, 1, 1}})
+		}, "at most 2: 40 passed", ""},
 		{"a declaration made twice", good, func(f *forgery) {
 			first, _ := f.find(declared, 1).Event.Fact()
 			d := f.declaration(first.(*events.Declared).Node, 1, events.CauseBatch)

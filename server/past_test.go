@@ -22,9 +22,10 @@ func TestPastIsAPrefixOfTheLog(t *testing.T) {
 	a := &api{js: m.js}
 	base := time.Now().Add(-time.Hour).UTC().Truncate(time.Second)
 	at := func(seconds int) time.Time { return base.Add(time.Duration(seconds) * time.Second) }
-	// The times of events 1 to 6, in seconds. The second one's clock was a year
-	// ahead, the fifth one's two seconds behind.
-	for i, seconds := range []int{0, 365 * 24 * 3600, 100, 102, 100, 300} {
+	const year = 365 * 24 * 3600
+	// The times of events 1 to 7, in seconds. Two clocks were a year ahead, the
+	// fifth one's two seconds behind.
+	for i, seconds := range []int{0, year, 100, 102, 100, 300, year} {
 		e := events.New(fmt.Sprintf("n%d", i+1), &events.NodeEnrolled{}, events.Origin{Source: "test", Actor: "test"}, at(seconds))
 		if _, err := log.Append(ctx, e, 0); err != nil {
 			t.Fatal(err)
@@ -37,7 +38,7 @@ func TestPastIsAPrefixOfTheLog(t *testing.T) {
 		{at(-1), 0},
 		{at(0), 1},
 		{at(59), 1},
-		{time.Now(), 6}, // by the broker's clock the second one is no later
+		{time.Now(), 7}, // by the broker's clock they are no later
 	} {
 		p, err := a.past(ctx, tt.at)
 		if err != nil {

@@ -53,10 +53,7 @@ func labelText(labels map[string]string) string {
 	return dash(strings.Join(parts, ","))
 }
 
-// ago words a moment in the past.
-func ago(t *time.Time) string { return agoFrom(t, time.Now()) }
-
-// agoFrom words a moment before another one.
+// agoFrom words a moment before another one, which is now unless the past is shown.
 func agoFrom(t *time.Time, now time.Time) string {
 	if t == nil || t.IsZero() {
 		return "never"
