@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/google/uuid"
 )
 
@@ -100,7 +101,7 @@ func (e Event) Encode() []byte {
 // refused: they may be a newer writer's.
 func Decode(raw []byte) (Event, error) {
 	var e Event
-	if err := json.Unmarshal(raw, &e); err != nil {
+	if err := jsonv2.Unmarshal(raw, &e); err != nil {
 		return Event{}, fmt.Errorf("%w: %v", ErrMalformed, err)
 	}
 	for _, a := range []struct{ name, value string }{
@@ -126,15 +127,19 @@ func Decode(raw []byte) (Event, error) {
 // know, which is what a newer writer's event looks like.
 var ErrUnknownType = errors.New("unknown event type")
 
-// Fact decodes the event's data into the type that belongs to it.
+// Fact decodes the event's data into the type that belongs to it. Data of a type
+// that is no longer written comes as the one that took its place.
 func (e Event) Fact() (Fact, error) {
 	make, ok := factTypes[e.Type]
 	if !ok {
 		return nil, fmt.Errorf("event %s: %w %q", e.ID, ErrUnknownType, e.Type)
 	}
 	f := make()
-	if err := json.Unmarshal(e.Data, f); err != nil {
+	if err := jsonv2.Unmarshal(e.Data, f); err != nil {
 		return nil, fmt.Errorf("event %s: %w: data of %s: %v", e.ID, ErrMalformed, e.Type, err)
+	}
+	if old, ok := f.(upcaster); ok {
+		return old.upcast(), nil
 	}
 	return f, nil
 }

@@ -26,6 +26,7 @@ func init() {
 	known(func() Fact { return &Declared{} })
 	known(func() Fact { return &RolloutStarted{} })
 	known(func() Fact { return &BatchOpened{} })
+	known(func() Fact { return &batchOpenedV1{} })
 	known(func() Fact { return &BatchPassed{} })
 	known(func() Fact { return &RolloutHalted{} })
 	known(func() Fact { return &RolloutAborted{} })

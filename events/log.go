@@ -112,22 +112,3 @@ func (l *Log) Last(ctx context.Context, subject string) (Event, uint64, error) {
 	}
 	return e, msg.Sequence, nil
 }
-
-// Record is an event with its place in the log.
-type Record struct {
-	Seq   uint64
-	Event Event
-}
-
-// Read hands over events in order, as [ReadStream] hands over messages. An
-// event that does not decode ends it with an error: only the mesh writes
-// EVENTS, so that is damage and not input.
-func (l *Log) Read(ctx context.Context, opts ReadOptions, fn func(Record) error) error {
-	return ReadStream(ctx, l.js, StreamEvents, opts, func(m Message) error {
-		e, err := Decode(m.Data)
-		if err != nil {
-			return fmt.Errorf("event %d on %s: %w", m.Seq, m.Subject, err)
-		}
-		return fn(Record{Seq: m.Seq, Event: e})
-	})
-}

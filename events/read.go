@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -31,14 +32,42 @@ type ReadOptions struct {
 	CaughtUp func()
 }
 
+// tick is how often a reader looks whether messages that the broker said are
+// there have come, so that it does not wait with a batch for them.
+const tick = 100 * time.Millisecond
+
+// Bounds of what the client library keeps for a reader, in messages and bytes.
+// The largest message there may be must fit.
+const (
+	pullMessages = 4096
+	pullBytes    = 16 << 20
+)
+
 // idle is how long a reader waits for a message before it looks whether it has
 // stalled: a pull consumer may, on a leader change, without any error.
 const idle = 5 * time.Second
+
+// maxBatch bounds how many messages are handed over at a time.
+const maxBatch = 256
 
 // ReadStream hands over a stream's messages in order, each once, until the end
 // (or, with Follow, until ctx ends, which is then the error). It goes on over
 // reconnects and stalled consumers. An error from fn ends it.
 func ReadStream(ctx context.Context, js jetstream.JetStream, stream string, opts ReadOptions, fn func(Message) error) error {
+	return ReadBatches(ctx, js, stream, opts, func(batch []Message) error {
+		for _, m := range batch {
+			if err := fn(m); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// ReadBatches is [ReadStream] with the messages in batches: as many as are there
+// already, at least one and at most 256. A new message is not kept waiting for
+// others. fn may keep the batch.
+func ReadBatches(ctx context.Context, js jetstream.JetStream, stream string, opts ReadOptions, fn func([]Message) error) error {
 	r := &reader{js: js, stream: stream, opts: opts, fn: fn, next: max(opts.From, 1)}
 	for {
 		err := r.read(ctx)
@@ -61,9 +90,23 @@ type reader struct {
 	js     jetstream.JetStream
 	stream string
 	opts   ReadOptions
-	fn     func(Message) error
-	next   uint64 // sequence of the first message not handed over yet
+	fn     func([]Message) error
 	caught bool
+
+	mu    sync.Mutex
+	next  uint64 // sequence of the first message not read yet
+	batch []Message
+	ended bool // the consumer of now: nothing of it is taken any more
+}
+
+// flush hands over what was read; mu is held, so batches stay in order.
+func (r *reader) flush() error {
+	if len(r.batch) == 0 {
+		return nil
+	}
+	batch := r.batch
+	r.batch = nil
+	return r.fn(batch)
 }
 
 func (r *reader) caughtUp() {
@@ -75,10 +118,47 @@ func (r *reader) caughtUp() {
 	}
 }
 
+// take takes one message. end says that nothing more is to be read.
+func (r *reader) take(msg jetstream.Msg) (end bool, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ended {
+		return false, nil
+	}
+	meta, err := msg.Metadata()
+	if err != nil {
+		return true, fmt.Errorf("reading %s: %w", r.stream, err)
+	}
+	if r.batch == nil {
+		r.batch = make([]Message, 0, min(meta.NumPending+1, maxBatch))
+	}
+	r.batch = append(r.batch, Message{
+		Seq: meta.Sequence.Stream, Subject: msg.Subject(), Stored: meta.Timestamp.UTC(), Data: msg.Data(),
+	})
+	r.next = meta.Sequence.Stream + 1
+	if meta.NumPending == 0 || len(r.batch) == maxBatch {
+		if err := r.flush(); err != nil {
+			return true, err
+		}
+	}
+	if meta.NumPending == 0 {
+		r.caughtUp()
+	}
+	return meta.NumPending == 0 && !r.opts.Follow, nil
+}
+
+// end closes the reader for the consumer of now.
+func (r *reader) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.ended = true
+}
+
 // read makes one ordered consumer and drains it.
 func (r *reader) read(ctx context.Context) error {
 	setup, cancel := context.WithTimeout(ctx, idle)
 	defer cancel()
+	r.ended = false
 	cons, err := r.js.OrderedConsumer(setup, r.stream, jetstream.OrderedConsumerConfig{
 		DeliverPolicy:  jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:    r.next,
@@ -94,52 +174,75 @@ func (r *reader) read(ctx context.Context) error {
 			return nil
 		}
 	}
-	iter, err := cons.Messages()
+	done := make(chan error, 1)
+	consume, err := cons.Consume(func(msg jetstream.Msg) {
+		if end, err := r.take(msg); end || err != nil {
+			r.end()
+			done <- err
+		}
+	}, jetstream.PullMaxMessagesWithBytesLimit(pullMessages, pullBytes))
 	if err != nil {
 		return r.trouble(ctx, "reading", err)
 	}
-	stop := context.AfterFunc(ctx, iter.Stop)
-	defer func() { stop(); iter.Stop() }()
+	defer consume.Stop()
+	defer r.end()
+	return r.wait(ctx, done, consume.Closed())
+}
+
+// wait waits until the consumer is done, has failed or has stalled.
+func (r *reader) wait(ctx context.Context, done <-chan error, closed <-chan struct{}) error {
+	ticks := time.NewTicker(tick)
+	defer ticks.Stop()
+	at, since := uint64(0), time.Now()
 	for {
-		msg, err := iter.Next(jetstream.NextMaxWait(idle))
-		if errors.Is(err, nats.ErrTimeout) {
-			if stalled, err := r.stalled(ctx); err != nil || stalled {
+		select {
+		case err := <-done:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-closed:
+			return r.trouble(ctx, "reading", nats.ErrConnectionClosed)
+		case <-ticks.C:
+		}
+		next, err := r.look(at)
+		switch {
+		case err != nil:
+			return err
+		case next != at:
+			at, since = next, time.Now()
+		case time.Since(since) > idle:
+			stalled, err := r.stalled(ctx, next)
+			if err != nil || stalled {
 				return errors.Join(err, errStalled)
 			}
-			continue
-		}
-		if err != nil {
-			return r.trouble(ctx, "reading", err)
-		}
-		meta, err := msg.Metadata()
-		if err != nil {
-			return fmt.Errorf("reading %s: %w", r.stream, err)
-		}
-		if err := r.fn(Message{
-			Seq: meta.Sequence.Stream, Subject: msg.Subject(), Stored: meta.Timestamp.UTC(), Data: msg.Data(),
-		}); err != nil {
-			return err
-		}
-		r.next = meta.Sequence.Stream + 1
-		if meta.NumPending == 0 {
-			r.caughtUp()
-			if !r.opts.Follow {
-				return nil
-			}
+			since = time.Now()
 		}
 	}
 }
 
+// look says how far the reader is. If it has not moved since it was at a
+// sequence, what it has is handed over.
+func (r *reader) look(at uint64) (uint64, error) {
+	if !r.mu.TryLock() {
+		return at + 1, nil // at work
+	}
+	defer r.mu.Unlock()
+	if r.next != at || r.ended {
+		return r.next, nil
+	}
+	return r.next, r.flush()
+}
+
 // stalled says whether the stream has messages that the consumer should have
 // handed over. With a filter it may cry wolf; a new consumer costs little.
-func (r *reader) stalled(ctx context.Context) (bool, error) {
+func (r *reader) stalled(ctx context.Context, next uint64) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, idle)
 	defer cancel()
 	s, err := r.js.Stream(ctx, r.stream)
 	if err != nil {
 		return true, nil // not reachable: start again when it is
 	}
-	return s.CachedInfo().State.LastSeq >= r.next, nil
+	return s.CachedInfo().State.LastSeq >= next, nil
 }
 
 // trouble turns an error of the connection into another try when following,

@@ -59,7 +59,7 @@ type BatchOpened struct {
 	Batch int `json:"batch"` // from 1, counting every batch of the rollout
 	// Stage is which of the plan's targets the batch works towards, from 1. The
 	// canary stage is 1; a stage is opened anew after a halt is resumed.
-	Stage int      `json:"stage,omitempty"`
+	Stage int      `json:"stage"`
 	Nodes []string `json:"nodes"` // in the order chosen
 	// Presence is, for each node, the heartbeat that showed it present.
 	Presence []uint64 `json:"presence"`
@@ -71,7 +71,7 @@ type BatchOpened struct {
 	AsOf Position `json:"as_of,omitzero"`
 }
 
-func (*BatchOpened) EventType() string { return "mesh.rollout.batch-opened.v1" }
+func (*BatchOpened) EventType() string { return "mesh.rollout.batch-opened.v2" }
 func (*BatchOpened) aggregate() string { return AggregateRollout }
 
 // Evidence is what a verdict rests on: sequence numbers in the streams.

@@ -99,3 +99,13 @@ func SubjectNode(subject string) (node, kind string, err error) {
 func ReleaseKey(version, architecture string) string {
 	return strings.ReplaceAll(version, ".", "_") + "_" + architecture
 }
+
+// SplitReleaseKey is the way back from [ReleaseKey]. What is no key gives empty
+// strings.
+func SplitReleaseKey(key string) (version, architecture string) {
+	i := strings.LastIndexByte(key, '_')
+	if i < 0 {
+		return "", ""
+	}
+	return strings.ReplaceAll(key[:i], "_", "."), key[i+1:]
+}

@@ -14,6 +14,10 @@
 //  4. What a node sends never makes a fold fail: a heartbeat that does not read
 //     is counted against the node that sent it.
 //
-// [Runner] feeds a Mesh from the broker and hands it out for reading. It does
-// not keep snapshots: on start it replays both streams.
+// [Runner] feeds a Mesh and an [Index] from the broker and hands them out for reading. It
+// writes a snapshot of both from time to time and goes on from it at its next
+// start. A snapshot saves time and nothing else: without it, or if it is damaged
+// or of other streams, the streams are read from their beginning, and if the log
+// lacks what is in it, that is [ErrTruncated], an alarm. What another [Version] of
+// the folds made is shown until this one has made its own beside it.
 package projections

@@ -48,7 +48,8 @@ type Node struct {
 	FailedToApply *FactOf[events.NodeFailedToApply]
 	Rejected      *FactOf[events.NodeReportRejected]
 	JoinRefused   *FactOf[events.NodeJoinRefused]
-	reportIDs     []string
+	// ReportIDs are the reports that became an event last.
+	ReportIDs []string
 
 	// Malformed counts heartbeats that did not read.
 	Malformed       int
@@ -204,7 +205,7 @@ func (n *Node) DeclarationSeq() uint64 {
 }
 
 // HasReport says whether a report of the node is in the log already.
-func (n *Node) HasReport(id string) bool { return slices.Contains(n.reportIDs, id) }
+func (n *Node) HasReport(id string) bool { return slices.Contains(n.ReportIDs, id) }
 
 func (n *Node) declared(rec events.Record, d events.Declared) {
 	n.Previous = n.Declaration
@@ -259,9 +260,9 @@ func (n *Node) fact(rec events.Record, fact events.Fact) {
 }
 
 func (n *Node) reported(id string) {
-	n.reportIDs = append(n.reportIDs, id)
-	if len(n.reportIDs) > maxReportIDs {
-		n.reportIDs = slices.Clone(n.reportIDs[1:])
+	n.ReportIDs = append(n.ReportIDs, id)
+	if len(n.ReportIDs) > maxReportIDs {
+		n.ReportIDs = slices.Delete(n.ReportIDs, 0, 1)
 	}
 }
 

@@ -37,8 +37,8 @@ type Mesh struct {
 	ReportSeq uint64
 	// Commands are the latest commands that led to an event, by id: the
 	// aggregate's id. A command that is given twice is carried out once.
-	Commands map[string]string
-	commands []string // in order, to forget the oldest
+	Commands     map[string]string
+	CommandOrder []string // in order, to forget the oldest
 	// Skipped counts events of types this program does not know.
 	Skipped int
 
@@ -88,7 +88,7 @@ func (m *Mesh) ApplyEvent(rec events.Record) error {
 	case rec.Seq != m.EventSeq+1:
 		return fmt.Errorf("%w: event %d follows %d", ErrGap, rec.Seq, m.EventSeq)
 	}
-	fact, err := rec.Event.Fact()
+	fact, err := rec.Fact()
 	if errors.Is(err, events.ErrUnknownType) {
 		m.EventSeq = rec.Seq
 		m.Skipped++
@@ -212,7 +212,9 @@ func (m *Mesh) claim(r *Rollout, cohort []string) {
 	for _, id := range cohort {
 		n := m.node(id)
 		if old := m.Rollouts[n.Rollout]; old != nil {
-			old.Claims--
+			if old.Claims--; old.Claims == 0 && !old.State.Open() && old.State != Reverted {
+				old.forget()
+			}
 		}
 		n.Rollout = r.ID
 		r.Claims++
@@ -280,10 +282,10 @@ func (m *Mesh) command(e events.Event) {
 		return
 	}
 	m.Commands[e.Cause] = e.Subject
-	m.commands = append(m.commands, e.Cause)
-	if len(m.commands) > maxCommands {
-		delete(m.Commands, m.commands[0])
-		m.commands = slices.Clone(m.commands[1:])
+	m.CommandOrder = append(m.CommandOrder, e.Cause)
+	if len(m.CommandOrder) > maxCommands {
+		delete(m.Commands, m.CommandOrder[0])
+		m.CommandOrder = slices.Delete(m.CommandOrder, 0, 1)
 	}
 }
 

@@ -97,13 +97,21 @@ type Member struct {
 	Since    uint64 // sequence of the event that led to the outcome
 	// Revision is the declaration that its newest batch led to, 0 before that.
 	Revision uint64
-	// Before is what it was declared before this rollout declared anything.
-	Before *Declaration
+	// BeforeSeq is the sequence of what it was declared before this rollout
+	// declared anything, 0 if that was nothing. See [Member.Before].
+	BeforeSeq uint64
 	// Recalled: it got its previous declaration back. A node that failed keeps
 	// its failure as outcome.
 	Recalled bool
-	declared bool
+	// Declared: this rollout has declared it something.
+	Declared bool
+	before   *Declaration
 }
+
+// Before is what the node was declared before this rollout declared anything,
+// nil if that was nothing or the rollout is history: it has ended, and each of
+// its nodes has a newer one.
+func (m *Member) Before() *Declaration { return m.before }
 
 // Batch is one opened batch.
 type Batch struct {
@@ -182,12 +190,8 @@ func (r *Rollout) apply(rec events.Record, fact events.Fact) {
 		*r = *NewRollout(r.ID, *f)
 		r.Seq, r.EventID, r.Started, r.StartSeq, r.Actor = rec.Seq, rec.Event.ID, at, rec.Seq, rec.Event.Actor
 	case *events.BatchOpened:
-		stage := f.Stage
-		if stage == 0 {
-			stage = f.Batch // before stages were recorded each had one batch
-		}
 		r.Batches = append(r.Batches, Batch{
-			Number: f.Batch, Stage: stage, Nodes: f.Nodes, Opened: at, Seq: rec.Seq, EventID: rec.Event.ID,
+			Number: f.Batch, Stage: f.Stage, Nodes: f.Nodes, Opened: at, Seq: rec.Seq, EventID: rec.Event.ID,
 			Retry: f.Retry, Tail: f.Tail,
 		})
 		r.LinkIgnored = false
@@ -283,8 +287,11 @@ func (r *Rollout) declared(d events.Declared, before *Declaration, seq uint64) {
 		if m.Batch == d.Because.Batch {
 			m.Revision, m.Recalled = d.Revision, false
 		}
-		if !m.declared {
-			m.Before, m.declared = before, true
+		if !m.Declared {
+			m.Declared = true
+			if before != nil {
+				m.BeforeSeq, m.before = before.Seq, before
+			}
 		}
 	case events.CauseRecall:
 		m.Recalled = true
@@ -335,4 +342,11 @@ func (m *Mesh) OpenOver(nodes []string, before uint64) *Rollout {
 		}
 	}
 	return nil
+}
+
+// forget drops what is needed only while declarations may be given back.
+func (r *Rollout) forget() {
+	for _, m := range r.Members {
+		m.before = nil
+	}
 }

@@ -14,7 +14,9 @@ type NodeView struct {
 	Labels   map[string]string `json:"labels,omitempty"`
 	Declared string            `json:"declared,omitempty"` // version it should run
 	Revision uint64            `json:"revision"`           // of its newest declaration
-	Running  string            `json:"running,omitempty"`  // version it said last
+	// Running is the version it said last: in a heartbeat or, if it was never
+	// heard or its heartbeats are not at hand, in a report.
+	Running string `json:"running,omitempty"`
 	// KnownGood is the version the node would roll back to.
 	KnownGood string     `json:"known_good,omitempty"`
 	Applied   uint64     `json:"applied_revision"`
@@ -60,6 +62,8 @@ func (n *Node) View() NodeView {
 		case h.Drill != nil && !h.Drill.OK:
 			v.NoWayBack = "the drill failed: " + h.Drill.Error
 		}
+	} else {
+		v.Running = n.reportedVersion()
 	}
 	if f := n.RolledBack; f != nil {
 		v.RolledBack = &RolledBackTo{From: f.Fact.From, To: f.Fact.To, At: f.At, Reason: f.Fact.Reason}
@@ -75,6 +79,19 @@ func (n *Node) View() NodeView {
 	}
 	v.Waiting = n.waiting()
 	return v
+}
+
+// reportedVersion is what the node runs by the last report that says so: it
+// confirmed a version, or went back to one.
+func (n *Node) reportedVersion() string {
+	c, rb := n.Confirmed, n.RolledBack
+	switch {
+	case rb != nil && (c == nil || rb.Seq > c.Seq):
+		return rb.Fact.To
+	case c != nil:
+		return c.Fact.Version
+	}
+	return ""
 }
 
 func (n *Node) waiting() string {

@@ -68,9 +68,11 @@ func (b *Backtest) Event(rec events.Record) (done bool, err error) {
 		switch f := fact.(type) {
 		case *events.RolloutStarted:
 			f.Policy = b.change(f.Policy)
-			if rec.Event.Data, err = json.Marshal(f); err != nil {
+			changed := rec.Event
+			if changed.Data, err = json.Marshal(f); err != nil {
 				return false, err
 			}
+			rec = events.Record{Seq: rec.Seq, Event: changed}
 			b.out.Policy = f.Policy
 		case *events.BatchPassed:
 			// Batches close as recorded, but the tried policy has its say before:

@@ -96,10 +96,11 @@ func declaredBy(n *projections.Node, r *projections.Rollout) bool {
 
 // hostBefore is what the member was declared to run before the rollout, or nil.
 func hostBefore(member *projections.Member) *events.HostSpec {
-	if member.Before == nil {
+	before := member.Before()
+	if before == nil {
 		return nil
 	}
-	return member.Before.Host()
+	return before.Host()
 }
 
 // recalls are the declarations that give nodes their previous one back, as the

@@ -34,7 +34,7 @@ const foldTimeout = 10 * time.Second
 // mesh is a change, so windows end without a timer.
 func (s *Stager) Run(ctx context.Context) error {
 	select {
-	case <-s.Runner.Ready():
+	case <-s.Runner.Settled():
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,10 +32,13 @@ type api struct {
 	source   string
 	logger   zerolog.Logger
 
-	sub   *nats.Subscription
-	gate  gate
-	waits gate       // of watches, which mostly wait
-	users sync.Mutex // held by commands that change who is an operator
+	sub  *nats.Subscription
+	gate gate
+	// waiting are the commands that wait for something to happen; they are not at
+	// work meanwhile.
+	waiting gate
+	stopped <-chan struct{} // closed when the server stops
+	users   sync.Mutex      // held by commands that change who is an operator
 }
 
 const (
@@ -45,6 +49,8 @@ const (
 	// who asks without end leaves room for others.
 	maxCommands     = 16
 	maxUserCommands = 8
+	maxWaiting      = 256
+	maxUserWaiting  = 64
 	fleetPage       = 500
 )
 
@@ -52,7 +58,10 @@ const (
 type handle func(ctx context.Context, by caller, request []byte) (any, error)
 
 // caller is who gives a command, as the broker knows them, and the command's id.
-type caller struct{ actor, command string }
+type caller struct {
+	actor, command string
+	slot           *slot // that the command has at the gate
+}
 
 func (a *api) commands() map[string]handle {
 	return map[string]handle{
@@ -106,17 +115,12 @@ func command[Q, R any](fn func(ctx context.Context, by caller, q Q) (R, error)) 
 
 func (a *api) start() error {
 	commands := a.commands()
-	a.gate.limits(maxCommands, maxUserCommands, errBusy)
-	a.waits.limits(maxWatches, maxUserWatches, errWatches)
+	a.waiting = gate{most: maxWaiting, mostOfUser: maxUserWaiting}
 	sub, err := a.nc.QueueSubscribe(events.APISubject("*", ">"), "nox-mesh", func(msg *nats.Msg) {
 		t := strings.SplitN(msg.Subject, ".", 4)
 		name := t[3]
 		by := caller{actor: t[2], command: events.Printable(msg.Header.Get(headerCommand), 64)}
 		do, ok := commands[name]
-		gate := &a.gate
-		if name == cmdViewWatch {
-			gate = &a.waits
-		}
 		switch {
 		case by.command == "":
 			a.answer(msg, nil, fmt.Errorf("a command needs an id of its own in header %s", headerCommand))
@@ -124,19 +128,18 @@ func (a *api) start() error {
 		case !ok:
 			a.answer(msg, nil, fmt.Errorf("this server knows no command %q: is nox-mesh of another version than the server?", name))
 			return
-		case !gate.enter(by.actor):
-			a.answer(msg, nil, gate.full)
+		case !a.gate.enter(by.actor):
+			a.answer(msg, nil, errBusy)
 			return
 		}
+		by.slot = &slot{api: a, user: by.actor, held: true}
 		go func() {
-			defer gate.leave(by.actor)
+			defer by.slot.leave()
 			ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 			defer cancel()
-			if name != cmdViewWatch { // which rests on the buckets, not on the fold
-				if err := a.fresh(ctx); err != nil {
-					a.answer(msg, nil, err)
-					return
-				}
+			if err := a.fresh(ctx); err != nil {
+				a.answer(msg, nil, fmt.Errorf("%w: %w", err, errAgain))
+				return
 			}
 			result, err := do(ctx, by, msg.Data)
 			a.answer(msg, result, err)
@@ -149,26 +152,24 @@ func (a *api) start() error {
 	return a.nc.Flush()
 }
 
-// errAgain: the command was not begun, or did nothing.
+// errAgain: the command did nothing, and may be given again.
 var errAgain = errors.New("try again in a moment")
 
 var errBusy = fmt.Errorf("the server is busy with other commands: %w", errAgain)
 
 // gate counts commands at work, in all and of each user.
 type gate struct {
-	mu           sync.Mutex
-	all          int
-	user         map[string]int
-	max, maxUser int
-	full         error // told to who is one too many
-}
+	most, mostOfUser int // maxCommands and maxUserCommands if zero
 
-func (g *gate) limits(all, user int, full error) { g.max, g.maxUser, g.full = all, user, full }
+	mu   sync.Mutex
+	all  int
+	user map[string]int
+}
 
 func (g *gate) enter(user string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.all == g.max || g.user[user] == g.maxUser {
+	if g.all == cmp.Or(g.most, maxCommands) || g.user[user] == cmp.Or(g.mostOfUser, maxUserCommands) {
 		return false
 	}
 	if g.user == nil {
@@ -185,6 +186,33 @@ func (g *gate) leave(user string) {
 	g.all--
 	if g.user[user]--; g.user[user] == 0 {
 		delete(g.user, user)
+	}
+}
+
+// slot is the place of a command at the gate.
+type slot struct {
+	api  *api
+	user string
+	held bool
+}
+
+// aside makes room for other commands while this one waits. It is false if too
+// many wait already, or if there was no room when the wait was over.
+func (s *slot) aside(wait func()) bool {
+	if !s.api.waiting.enter(s.user) {
+		return false
+	}
+	s.leave()
+	wait()
+	s.api.waiting.leave(s.user)
+	s.held = s.api.gate.enter(s.user)
+	return s.held
+}
+
+func (s *slot) leave() {
+	if s.held {
+		s.held = false
+		s.api.gate.leave(s.user)
 	}
 }
 

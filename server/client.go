@@ -2,8 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -44,52 +42,7 @@ func ask[R any](ctx context.Context, c *Client, timeout time.Duration, name stri
 	return client.Ask[R](ctx, c.conn, timeout, name, q)
 }
 
-// followInterval is how often a reader that follows the log asks for more.
-const followInterval = 500 * time.Millisecond
-
-// ReadLog hands over the events that match, in order, each once, until the end
-// of the log. With follow it goes on with new ones until ctx ends, which is then
-// the error, also while the server is away. An error from fn ends it.
-func (c *Client) ReadLog(ctx context.Context, q LogRequest, follow bool, fn func(events.Record) error) error {
-	for {
-		page, err := ask[LogPage](ctx, c, requestTimeout, cmdLogRead, q)
-		switch {
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case err == nil:
-			if err := page.hand(fn); err != nil {
-				return err
-			}
-			q.From = page.Next
-			if page.Next <= page.Last {
-				continue
-			}
-			if !follow {
-				return nil
-			}
-		case !follow || !errors.Is(err, client.ErrNoAnswer):
-			return err
-		}
-		select {
-		case <-time.After(followInterval):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-func (p LogPage) hand(fn func(events.Record) error) error {
-	for _, rec := range p.Events {
-		e, err := events.Decode(rec.Event)
-		if err != nil {
-			return fmt.Errorf("event %d: %w", rec.Seq, err)
-		}
-		if err := fn(events.Record{Seq: rec.Seq, Event: e}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+var errNoAnswer = client.ErrNoAnswer
 
 // Invite issues tokens with which machines may join.
 func (c *Client) Invite(ctx context.Context, q InviteRequest) (InviteReply, error) {

@@ -80,8 +80,8 @@ func TestLogIsReadInPages(t *testing.T) {
 			t.Fatalf("event %d comes in place %d", rec.Seq, i+1)
 		}
 		if i%100 == 0 {
-			if msg, err := stream.GetMsg(testContext(t), rec.Seq); err != nil || string(msg.Data) != string(rec.Event) {
-				t.Errorf("event %d is %s, %v, and reads %s", rec.Seq, msg.Data, err, rec.Event)
+			if msg, err := stream.GetMsg(testContext(t), rec.Seq); err != nil || string(msg.Data) != string(rec.Data) {
+				t.Errorf("event %d is %s, %v, and reads %s", rec.Seq, msg.Data, err, rec.Data)
 			}
 		}
 	}
@@ -101,7 +101,7 @@ func TestLogIsReadInPages(t *testing.T) {
 		p := w.page(t, LogRequest{From: from})
 		size := 0
 		for _, rec := range p.Events {
-			size += len(rec.Event)
+			size += len(rec.Data)
 		}
 		if size > pageBytes && len(p.Events) > 1 {
 			t.Errorf("a page has %d bytes", size)

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"encoding/json"
 	"time"
 
 	"noxmesh/events"
@@ -225,31 +224,6 @@ type UserView struct {
 	PublicKey string    `json:"public_key"` // of the newest credential
 	Revoked   bool      `json:"revoked"`
 	Since     time.Time `json:"since"` // of the newest credential, or of the revocation
-}
-
-// LogRequest asks for a page of the log. Filters add up.
-type LogRequest struct {
-	// From is the first sequence wanted; 0 and 1 mean all.
-	From uint64 `json:"from,omitempty"`
-	Node string `json:"node,omitempty"` // events about it and its declarations
-	// Rollout wants events of it and the declarations that it led to.
-	Rollout string `json:"rollout,omitempty"`
-	Type    string `json:"type,omitempty"` // "halted", "rollout.halted" or in full
-}
-
-// LogPage is a page of the log, oldest first.
-type LogPage struct {
-	Events []LogRecord `json:"events"`
-	// Next is where the next page begins; it may have events even if this one
-	// has none. All was read if Next is over Last, the log's end.
-	Next uint64 `json:"next"`
-	Last uint64 `json:"last"`
-}
-
-// LogRecord is an event as it is stored.
-type LogRecord struct {
-	Seq   uint64          `json:"seq"`
-	Event json.RawMessage `json:"event"`
 }
 
 // BacktestRequest asks what another policy would have made of a rollout. What

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -37,19 +38,23 @@ type Config struct {
 	// PulseInterval is how often the mesh says that it listens; 5 s if zero.
 	// Windows are counted in steps of it.
 	PulseInterval time.Duration
+	// Metrics is host:port for Prometheus to ask; empty: nowhere. Port 0 takes a
+	// free one.
+	Metrics string
 	// Appended, if set, hears of each event that this server has written.
 	Appended func(seq uint64, e events.Event)
 }
 
 // Server is the whole control plane in one process.
 type Server struct {
-	broker *Broker
-	nc     *nats.Conn
-	api    *api
-	door   *door
-	cancel context.CancelCauseFunc
-	ctx    context.Context
-	parts  sync.WaitGroup
+	broker  *Broker
+	nc      *nats.Conn
+	api     *api
+	door    *door
+	metrics net.Addr
+	cancel  context.CancelCauseFunc
+	ctx     context.Context
+	parts   sync.WaitGroup
 }
 
 const defaultPulse = 5 * time.Second
@@ -102,9 +107,18 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	log := events.NewLog(js)
 	log.Appended = c.Appended
 	runner := projections.NewRunner(js, log)
+	runner.Dir, runner.Logger = filepath.Join(c.DataDir, "projections"), c.Logger
 	signer := &signer{dir: c.DataDir, log: log, runner: runner, source: source, logger: c.Logger, afterStep: func(string) error { return nil }}
 	log.Seal = signer.seal
 	s.part("projections", runner.Run)
+	if c.Metrics != "" {
+		l, err := listenMetrics(c.Metrics)
+		if err != nil {
+			return nil, err
+		}
+		s.metrics = l.Addr()
+		s.part("metrics", func(ctx context.Context) error { return serveMetrics(ctx, l, runner) })
+	}
 	s.part("pulse", (&pulser{js: js, server: hostname, interval: c.PulseInterval, logger: c.Logger}).run)
 	s.part("intake", (&intake{js: js, log: log, runner: runner, source: source, logger: c.Logger}).run)
 	s.part("health", func(ctx context.Context) error { return watchHealth(ctx, broker) })
@@ -125,7 +139,7 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.part("guard", guard.run)
-	s.api = &api{nc: s.nc, js: js, log: log, runner: runner, identity: identity, signer: signer, guard: guard, place: broker.place, source: source, logger: c.Logger}
+	s.api = &api{nc: s.nc, js: js, log: log, runner: runner, identity: identity, signer: signer, guard: guard, place: broker.place, source: source, logger: c.Logger, stopped: s.ctx.Done()}
 	if err := s.api.firstOperator(ctx, c.DataDir, c.NewOperator); err != nil {
 		return nil, err
 	}

@@ -90,7 +90,7 @@ func (w *whole) inBuckets(t *testing.T) {
 			has, _ := bucket(t, w.api.js, name)
 			want := map[string]string{}
 			w.api.runner.View(func(m *projections.Mesh) {
-				for _, e := range m.Entries(name, m.TouchedKeys(name, m.Everything())) {
+				for _, e := range m.Entries(name, m.TouchedKeys(name, projections.Touched{All: true})) {
 					if e.Value != nil {
 						want[e.Key] = string(e.Value)
 					}
@@ -221,7 +221,7 @@ func TestOlderViewIsNotWritten(t *testing.T) {
 	}
 	round := func() projections.Entry {
 		t.Helper()
-		runner.View(func(mesh *projections.Mesh) { v.touch(mesh, mesh.Everything()) })
+		runner.View(func(mesh *projections.Mesh) { v.touch(mesh, projections.Touched{All: true}) })
 		for range 2 { // a conflict is looked at in the next round
 			if err := v.round(ctx); err != nil {
 				t.Fatal(err)

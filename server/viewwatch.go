@@ -17,23 +17,19 @@ import (
 
 const cmdViewWatch = client.CommandWatch
 
+// A page has so many entries, or bytes of them.
 const (
-	// maxWatches wait at a time, maxUserWatches of them a user's. They take no
-	// room from other commands.
-	maxWatches     = 128
-	maxUserWatches = 16
-	// A page has so many entries, or bytes of them.
 	watchPage  = 500
 	watchBytes = 1 << 20
 )
 
-// errWatches is told to who would be one too many. Those whose connection broke
+// errWaiting is told to who would be one too many. Those whose connection broke
 // are counted until their wait is over.
-var errWatches = fmt.Errorf("%d watches are at work for you, or %d in all, and that is the limit: end one, or %w", maxUserWatches, maxWatches, errAgain)
+var errWaiting = fmt.Errorf("%d watches and readers wait for you, or %d in all, and that is the limit: end one, or %w", maxUserWaiting, maxWaiting, errAgain)
 
 // watchView gives the keys of a bucket whose newest value came after a token,
 // and waits for one if there is none.
-func (a *api) watchView(ctx context.Context, _ caller, q client.WatchRequest) (client.WatchReply, error) {
+func (a *api) watchView(ctx context.Context, by caller, q client.WatchRequest) (client.WatchReply, error) {
 	if !slices.Contains(projections.Buckets, q.Bucket) {
 		return client.WatchReply{}, fmt.Errorf("there is no view %q to watch: there are %v", events.Printable(q.Bucket, 40), projections.Buckets)
 	}
@@ -92,8 +88,17 @@ func (a *api) watchView(ctx context.Context, _ caller, q client.WatchRequest) (c
 		return batch.Error()
 	}
 	if reply.CaughtUp && q.Wait > 0 && !reply.Reset {
-		err = take(cons.Fetch(1, jetstream.FetchMaxWait(time.Duration(q.Wait))))
-		if errors.Is(err, nats.ErrTimeout) {
+		waited := false
+		back := by.slot.aside(func() {
+			waited = true
+			err = take(cons.Fetch(1, jetstream.FetchMaxWait(time.Duration(q.Wait))))
+		})
+		switch {
+		case !waited:
+			return client.WatchReply{}, errWaiting
+		case !back:
+			return client.WatchReply{}, errBusy
+		case errors.Is(err, nats.ErrTimeout):
 			err = nil // nothing has changed
 		}
 	}

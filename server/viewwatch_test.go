@@ -18,14 +18,15 @@ import (
 // server writes it.
 type watched struct {
 	*mesh
-	api  *api
-	seen map[string]string
+	api *api
 }
 
 func startWatched(t *testing.T) *watched {
 	t.Helper()
 	m := startMesh(t, t.TempDir())
-	return &watched{mesh: m, api: &api{nc: m.nc, js: m.js, logger: testLog(t)}}
+	a := &api{nc: m.nc, js: m.js, logger: testLog(t)}
+	a.waiting = gate{most: maxWaiting, mostOfUser: maxUserWaiting}
+	return &watched{mesh: m, api: a}
 }
 
 // put writes a key with a value of n bytes or more; n < 0 deletes it.
@@ -46,7 +47,12 @@ func (w *watched) put(t *testing.T, key string, n int) {
 
 func (w *watched) ask(t *testing.T, after client.Token, wait time.Duration) client.WatchReply {
 	t.Helper()
-	r, err := w.api.watchView(testContext(t), caller{}, client.WatchRequest{Bucket: projections.BucketReleases, After: after, Wait: events.Duration(wait)})
+	if !w.api.gate.enter("tool") {
+		t.Fatal(errBusy)
+	}
+	by := caller{slot: &slot{api: w.api, user: "tool", held: true}}
+	defer by.slot.leave()
+	r, err := w.api.watchView(testContext(t), by, client.WatchRequest{Bucket: projections.BucketReleases, After: after, Wait: events.Duration(wait)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +204,7 @@ func TestWatchesLeaveRoom(t *testing.T) {
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
 	caught := make(chan struct{})
-	for range maxUserWatches {
+	for range maxUserWaiting {
 		go func() {
 			for ch, err := range client.WatchReleases(ctx, w.client.Conn(), "") {
 				if err != nil {
@@ -210,23 +216,24 @@ func TestWatchesLeaveRoom(t *testing.T) {
 			}
 		}()
 	}
-	for range maxUserWatches {
+	for range maxUserWaiting {
 		<-caught
 	}
 	w.until(t, "all of them wait", func() (bool, string) {
-		w.api.waits.mu.Lock()
-		defer w.api.waits.mu.Unlock()
-		return w.api.waits.all == maxUserWatches, fmt.Sprint(w.api.waits.all)
+		w.api.waiting.mu.Lock()
+		defer w.api.waiting.mu.Unlock()
+		return w.api.waiting.all == maxUserWaiting, fmt.Sprint(w.api.waiting.all)
 	})
 	for range maxCommands + 1 {
 		if _, err := w.client.Fleet(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, err := client.Ask[client.WatchReply](ctx, w.client.Conn(), time.Second, client.CommandWatch, client.WatchRequest{Bucket: "fleet"})
-	wantError(t, err, "16 watches are at work for you", "try again in a moment")
+	fleet := client.WatchRequest{Bucket: projections.BucketFleet, Wait: events.Duration(time.Second)}
+	_, err := client.Ask[client.WatchReply](ctx, w.client.Conn(), time.Second, client.CommandWatch, fleet)
+	wantError(t, err, "64 watches and readers wait for you", "try again in a moment")
 	other := w.as(t, w.add(t, "view", RoleViewer))
-	if _, err := client.Ask[client.WatchReply](ctx, other.Conn(), time.Second, client.CommandWatch, client.WatchRequest{Bucket: "fleet"}); err != nil {
+	if _, err := client.Ask[client.WatchReply](ctx, other.Conn(), 2*time.Second, client.CommandWatch, fleet); err != nil {
 		t.Error("another user:", err)
 	}
 }

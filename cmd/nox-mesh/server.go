@@ -20,6 +20,7 @@ func newServer(o *options) *cobra.Command {
 		certs       server.Certificates
 		pulse       time.Duration
 		newOperator bool
+		metrics     string
 	)
 	cmd := &cobra.Command{
 		Use:   "server",
@@ -40,7 +41,7 @@ SIGTERM or Ctrl-C stops it cleanly within 5 seconds.`,
 				With().Timestamp().Logger().Level(zerolog.InfoLevel)
 			s, err := server.Start(cmd.Context(), server.Config{
 				DataDir: o.dataDir, Listen: listen, Hosts: hosts, Certificates: certs, Logger: logger, PulseInterval: pulse,
-				NewOperator: newOperator,
+				NewOperator: newOperator, Metrics: metrics,
 			})
 			if err != nil {
 				return err
@@ -72,6 +73,7 @@ SIGTERM or Ctrl-C stops it cleanly within 5 seconds.`,
 	cmd.Flags().StringVar(&certs.CA, "tls-ca", "", "CA of --tls-cert, which nodes and operators then trust")
 	cmd.Flags().BoolVar(&newOperator, "new-operator", false, "make DATA-DIR/operator.creds anew and shut the former one out, when it was lost or stolen")
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:4222", "HOST:PORT for nodes and operators; nodes on other machines need an address of this one")
+	cmd.Flags().StringVar(&metrics, "metrics", "", "HOST:PORT at which Prometheus may ask for /metrics; anybody who reaches it may")
 	cmd.Flags().DurationVar(&pulse, "pulse", 5*time.Second, "how often the mesh notes that it listens; windows are counted in steps of it")
 	return cmd
 }

@@ -55,7 +55,7 @@ func TestExpect(t *testing.T) {
 		{"one too few", eventstest.ExpectExactly, []eventstest.Filter{started, isBatch(1), batch, isBatch(2)}, []string{
 			"more came than was waited for", "     5  mesh.rollout.halted.v1  r1", "one too many"}},
 		{"another between", eventstest.ExpectExactly, []eventstest.Filter{started, isBatch(2)}, []string{
-			"waiting for mesh.rollout.batch-opened.v1 (2 of 2): another event came", "<- batch 1, want 2"}},
+			"waiting for mesh.rollout.batch-opened.v2 (2 of 2): another event came", "<- batch 1, want 2"}},
 		{"another before", eventstest.ExpectExactly, []eventstest.Filter{halted}, []string{"another event came", "mesh.rollout.started.v1"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"noxmesh/events"
+	"noxmesh/projections"
 )
 
 // TraceLine is an event as one line of a trace, what belongs to it below.
@@ -17,7 +18,7 @@ const below = "\n             "
 
 // Describe words a fact about an aggregate.
 func Describe(subject string, fact events.Fact) string {
-	head := subject + " " + strings.TrimSuffix(strings.TrimPrefix(fact.EventType(), "mesh."), ".v1")
+	head := subject + " " + projections.ShortType(fact.EventType())
 	switch f := fact.(type) {
 	case *events.RolloutStarted:
 		return fmt.Sprintf("%s: %s over %d nodes, targets %v", head, f.Version, len(f.Cohort), f.Targets)
