@@ -3,6 +3,7 @@ package projections
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -70,21 +71,17 @@ func (m *Mesh) Entries(bucket string, keys []string) []Entry {
 // TouchedKeys are the keys of a bucket that have been touched, in order.
 func (m *Mesh) TouchedKeys(bucket string, t Touched) []string {
 	var keys []string
-	switch bucket {
-	case BucketFleet:
-		for id := range t.Nodes {
-			keys = append(keys, id)
-		}
-	case BucketRollouts:
-		for id := range t.Rollouts {
-			keys = append(keys, id)
-		}
-	case BucketReleases:
-		if t.Releases {
-			for key := range m.Releases {
-				keys = append(keys, key)
-			}
-		}
+	switch {
+	case bucket == BucketFleet && t.All:
+		keys = slices.AppendSeq(keys, maps.Keys(m.Nodes))
+	case bucket == BucketFleet:
+		keys = slices.AppendSeq(keys, maps.Keys(t.Nodes))
+	case bucket == BucketRollouts && t.All:
+		keys = slices.AppendSeq(keys, maps.Keys(m.Rollouts))
+	case bucket == BucketRollouts:
+		keys = slices.AppendSeq(keys, maps.Keys(t.Rollouts))
+	case bucket == BucketReleases && (t.All || t.Releases):
+		keys = slices.AppendSeq(keys, maps.Keys(m.Releases))
 	}
 	slices.Sort(keys)
 	return keys

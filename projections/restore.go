@@ -67,7 +67,6 @@ func (r *Runner) restore(ctx context.Context) (*folds, int, error) {
 	if f.mesh, err = DecodeMesh(bytes.NewReader(sections[0])); err != nil {
 		return anew(err)
 	}
-	f.mesh.Track()
 	if err := f.index.UnmarshalBinary(sections[1]); err != nil {
 		return anew(err)
 	}

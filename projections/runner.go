@@ -39,11 +39,7 @@ type folds struct {
 	eventID string // of the last event
 }
 
-func newFolds() *folds {
-	f := &folds{mesh: NewMesh(), index: NewIndex()}
-	f.mesh.Track()
-	return f
-}
+func newFolds() *folds { return &folds{mesh: NewMesh(), index: NewIndex()} }
 
 // apply folds one event. Strict refuses what this program does not know.
 func (f *folds) apply(rec events.Record, strict bool) error {

@@ -9,6 +9,8 @@ import (
 // Touched are the entities whose view may have become another one. It is never
 // larger than the state itself.
 type Touched struct {
+	// All: everything that there is or was. It is so when nobody asked before.
+	All      bool
 	Nodes    map[string]bool
 	Rollouts map[string]bool
 	// Releases: the counts of any of them. All are looked at together, since a
@@ -23,35 +25,26 @@ func (t *Touched) Add(more Touched) {
 	}
 	maps.Copy(t.Nodes, more.Nodes)
 	maps.Copy(t.Rollouts, more.Rollouts)
-	t.Releases = t.Releases || more.Releases
+	t.Releases, t.All = t.Releases || more.Releases, t.All || more.All
 }
 
 // Empty says that nothing was touched.
-func (t *Touched) Empty() bool { return len(t.Nodes) == 0 && len(t.Rollouts) == 0 && !t.Releases }
-
-// Everything touches all that there is.
-func (m *Mesh) Everything() Touched {
-	t := Touched{Nodes: map[string]bool{}, Rollouts: map[string]bool{}, Releases: true}
-	for id := range m.Nodes {
-		t.Nodes[id] = true
-	}
-	for id := range m.Rollouts {
-		t.Rollouts[id] = true
-	}
-	return t
+func (t *Touched) Empty() bool {
+	return !t.All && len(t.Nodes) == 0 && len(t.Rollouts) == 0 && !t.Releases
 }
 
-// Track has the mesh note what is touched from now on. Nothing is noted for
-// those who do not ask for it.
-func (m *Mesh) Track() { m.touched = &Touched{Nodes: map[string]bool{}, Rollouts: map[string]bool{}} }
-
-// TakeTouched gives what was touched since it was called last.
+// TakeTouched gives what was touched since it was called last. Nothing is noted
+// for those who never call it; the first time it is everything.
 func (m *Mesh) TakeTouched() Touched {
-	if m.touched == nil || m.touched.Empty() {
+	if m.touched == nil {
+		m.touched = &Touched{Nodes: map[string]bool{}, Rollouts: map[string]bool{}}
+		return Touched{All: true}
+	}
+	if m.touched.Empty() {
 		return Touched{}
 	}
 	t := *m.touched
-	m.Track()
+	m.touched = &Touched{Nodes: map[string]bool{}, Rollouts: map[string]bool{}}
 	return t
 }
 

@@ -146,7 +146,7 @@ func (a *api) start() error {
 			defer cancel()
 			if name != cmdViewWatch { // which rests on the buckets, not on the fold
 				if err := a.fresh(ctx); err != nil {
-					a.answer(msg, nil, err)
+					a.answer(msg, nil, fmt.Errorf("%w: %w", err, errAgain))
 					return
 				}
 			}

@@ -108,6 +108,11 @@ func (v *views) run(ctx context.Context) error {
 	if v.beatEvery == 0 {
 		v.beatEvery = time.Minute
 	}
+	select {
+	case <-v.runner.Settled(): // what another version made of the log is its own
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	for {
 		err := v.keep(ctx)
 		if ctx.Err() != nil {
@@ -128,7 +133,7 @@ func (v *views) keep(ctx context.Context) error {
 	if err := v.load(ctx); err != nil {
 		return err
 	}
-	v.runner.View(func(m *projections.Mesh) { v.touch(m, m.Everything()) })
+	v.runner.View(func(m *projections.Mesh) { v.touch(m, projections.Touched{All: true}) })
 	rounds, lates := time.NewTicker(viewsInterval), time.NewTicker(min(lateInterval, v.beatEvery))
 	defer rounds.Stop()
 	defer lates.Stop()
@@ -154,6 +159,11 @@ func (v *views) touch(m *projections.Mesh, t projections.Touched) {
 		for _, key := range m.TouchedKeys(bucket, t) {
 			v.due[bucket][key] = true
 		}
+		if t.All {
+			for key := range v.held[bucket] {
+				v.due[bucket][key] = true
+			}
+		}
 	}
 }
 
@@ -167,7 +177,7 @@ func (v *views) ripe(now time.Time) {
 	}
 }
 
-// load reads what the buckets hold. All of it is due to be looked at.
+// load reads what the buckets hold.
 func (v *views) load(ctx context.Context) error {
 	v.held, v.due, v.late = map[string]map[string]held{}, map[string]map[string]bool{}, map[string]bool{}
 	var last [2]uint64
@@ -189,7 +199,7 @@ func (v *views) load(ctx context.Context) error {
 			if json.Unmarshal(msg.Data, &e) != nil || e.EventSeq > last[0] || e.HeartbeatSeq > last[1] {
 				e.EventSeq, e.HeartbeatSeq = 0, 0
 			}
-			v.held[bucket][key], v.due[bucket][key] = holds(msg.Seq, msg.Stored, bucket, e), true
+			v.held[bucket][key] = holds(msg.Seq, msg.Stored, bucket, e)
 			return nil
 		})
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/invopop/jsonschema"
@@ -56,11 +57,26 @@ func Of(t *testing.T, v any) *jsonschema.Schema {
 		}
 	}
 	s := r.Reflect(v)
+	s.Required = slices.DeleteFunc(s.Required, shadowed(reflect.TypeOf(v)))
 	nullable(s)
 	for _, def := range s.Definitions {
 		nullable(def)
 	}
 	return s
+}
+
+// shadowed says that a field may be left out though one of the same name in an
+// embedded struct may not: the outer one is what is written.
+func shadowed(t reflect.Type) func(name string) bool {
+	may := map[string]bool{}
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	for i := range t.NumField() {
+		name, opts, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		may[name] = strings.Contains(opts, "omit")
+	}
+	return func(name string) bool { return may[name] }
 }
 
 // With puts the schema of a property into another.
