@@ -86,8 +86,8 @@ func (l *logOptions) readLog(cmd *cobra.Command, c *server.Client, asJSON bool) 
 	matched, first := 0, true
 	var next, last uint64
 	err = c.ReadLogPages(cmd.Context(), q, l.follow, func(p server.LogPage) error {
-		if first && p.Earlier > 0 {
-			fmt.Fprintf(aside, "the newest %d; %s before them: --all shows all, --from SEQ goes on from there\n",
+		if first && p.Earlier > 0 && !cmd.Flags().Changed("last") {
+			fmt.Fprintf(aside, "the newest %d; %s before them: --all shows all, --from SEQ begins there\n",
 				len(p.Events), pluralOf(p.Earlier, "event that matches is", "events that match are"))
 		}
 		if first && l.follow && len(p.Unknown) > 0 {
