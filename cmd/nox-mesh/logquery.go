@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"noxmesh/events"
 	"noxmesh/server"
 )
 
@@ -151,13 +150,4 @@ func again(cmd *cobra.Command, flag, value string) string {
 func isTerminal(out io.Writer) bool {
 	f, ok := out.(*os.File)
 	return ok && isatty.IsTerminal(f.Fd())
-}
-
-// recordsOf reads all events that match.
-func recordsOf(ctx context.Context, c *server.Client, q server.LogRequest) (out []events.Record, err error) {
-	err = c.ReadLog(ctx, q, false, func(rec events.Record) error {
-		out = append(out, rec)
-		return nil
-	})
-	return out, err
 }

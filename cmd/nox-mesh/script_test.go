@@ -103,7 +103,7 @@ func heard(ts *testscript.TestScript, neg bool, args []string) {
 	// The broker answers once it has the heartbeat; the mesh then reads it.
 	_, err = nc.Request(events.HeartbeatSubject(node), raw, 20*time.Second)
 	ts.Check(err)
-	untilNode(ts, node, func(n projections.NodeView) bool { return n.Running == version })
+	untilNode(ts, node, func(n projections.NodeView) bool { return n.Running == version && n.LastHeard != nil })
 }
 
 // told NODE REVISION waits until a node has been declared a revision.
