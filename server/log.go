@@ -110,8 +110,11 @@ func (a *api) waitFor(ctx context.Context, query projections.Query, most time.Du
 	for {
 		changed, there := a.runner.Changed(), false
 		a.runner.Index(func(x *projections.Index) {
+			if x.Seq() < query.From {
+				return // it was a heartbeat that came, as most are
+			}
 			there = len(x.Find(query)) > 0
-			query.From = max(query.From, x.Seq()+1) // what was looked at once is not again
+			query.From = x.Seq() + 1 // what was looked at once is not again
 		})
 		if there {
 			return

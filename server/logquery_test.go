@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"noxmesh/events"
 )
 
@@ -234,6 +236,7 @@ func TestStopEndsWaits(t *testing.T) {
 		defer w.api.waiting.mu.Unlock()
 		return w.api.waiting.all == 1, ""
 	})
+	begun := time.Now()
 	if err := w.Stop(); err != nil {
 		t.Error(err)
 	}
@@ -242,8 +245,71 @@ func TestStopEndsWaits(t *testing.T) {
 		defer w.api.waiting.mu.Unlock()
 		return w.api.waiting.all == 0, ""
 	})
+	if took := time.Since(begun); took > MaxLogWait/2 {
+		t.Errorf("the wait went on for %s", took)
+	}
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error("it ended with", err)
+	}
+}
+
+// What is gone is left out, in a run and alone, and who wants no more gets none.
+func TestFetch(t *testing.T) {
+	m := startMesh(t, t.TempDir())
+	ctx := testContext(t)
+	s, err := m.js.CreateStream(ctx, jetstream.StreamConfig{Name: "T", Subjects: []string{"t"}, Storage: jetstream.MemoryStorage})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 200 {
+		if _, err := m.js.Publish(ctx, "t", []byte(fmt.Sprint(i+1))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, seq := range []uint64{1, 5, 6, 20, 100, 200} {
+		if err := s.DeleteMsg(ctx, seq); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := func(from, to, step uint64) (out []uint64) {
+		for seq := from; seq <= to; seq += step {
+			out = append(out, seq)
+		}
+		return out
+	}
+	for name, seqs := range map[string][]uint64{
+		"all": run(1, 200, 1), "one in three": run(1, 200, 3), "one in twenty": run(20, 200, 20), "beyond the end": run(180, 260, 5),
+		"one": {7}, "one that is gone": {6}, "none": {}, "a run and single ones": slices.Concat(run(1, 30, 1), []uint64{60, 100, 140}, run(160, 199, 2)),
+	} {
+		var want []uint64
+		for _, seq := range seqs {
+			if seq <= 200 && !slices.Contains([]uint64{1, 5, 6, 20, 100, 200}, seq) {
+				want = append(want, seq)
+			}
+		}
+		for _, most := range []int{len(want), len(want) / 2} {
+			var got []uint64
+			err := fetch(ctx, s, seqs, func(msg events.Message) (bool, error) {
+				if len(got) == most {
+					return false, nil
+				}
+				if string(msg.Data) != fmt.Sprint(msg.Seq) || msg.Subject != "t" || msg.Stored.IsZero() {
+					t.Errorf("%s: %+v", name, msg)
+				}
+				got = append(got, msg.Seq)
+				return true, nil
+			})
+			if err != nil || !slices.Equal(got, want[:most]) {
+				t.Errorf("%s, the first %d: %v, %v; want %v", name, most, got, err, want[:most])
+			}
+		}
+	}
+	broken := errors.New("broken")
+	if err := fetch(ctx, s, run(1, 200, 1), func(events.Message) (bool, error) { return true, broken }); !errors.Is(err, broken) {
+		t.Errorf("an error ends it with %v", err)
+	}
+	if info, err := s.Info(ctx); err != nil || info.State.Consumers != 0 {
+		t.Errorf("readers are left behind: %v, %v", info, err)
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"noxmesh/events"
 	"noxmesh/server"
 )
 
@@ -86,8 +85,8 @@ func (l *logOptions) readLog(cmd *cobra.Command, c *server.Client, asJSON bool) 
 	matched, first := 0, true
 	var next, last uint64
 	err = c.ReadLogPages(cmd.Context(), q, l.follow, func(p server.LogPage) error {
-		if first && p.Earlier > 0 {
-			fmt.Fprintf(aside, "the newest %d; %s before them: --all shows all, --from SEQ goes on from there\n",
+		if first && p.Earlier > 0 && !cmd.Flags().Changed("last") {
+			fmt.Fprintf(aside, "the newest %d; %s before them: --all shows all, --from SEQ begins there\n",
 				len(p.Events), pluralOf(p.Earlier, "event that matches is", "events that match are"))
 		}
 		if first && l.follow && len(p.Unknown) > 0 {
@@ -151,13 +150,4 @@ func again(cmd *cobra.Command, flag, value string) string {
 func isTerminal(out io.Writer) bool {
 	f, ok := out.(*os.File)
 	return ok && isatty.IsTerminal(f.Fd())
-}
-
-// recordsOf reads all events that match.
-func recordsOf(ctx context.Context, c *server.Client, q server.LogRequest) (out []events.Record, err error) {
-	err = c.ReadLog(ctx, q, false, func(rec events.Record) error {
-		out = append(out, rec)
-		return nil
-	})
-	return out, err
 }
