@@ -100,9 +100,10 @@ func TestEveryDeclarationIsSigned(t *testing.T) {
 	w := startServer(t, t.TempDir())
 	first := w.keys(t)
 	w.fleetOf(t, "n1", "n2", "n3")
-	for _, content := range []string{
+	contents := []string{
 		`"plain"`, `"<b>&amp;</b> \u003c \u2028 é 😀"`, "\"\u2028\u2029 \u007f \ufffd\"", `"\ud83d\ude00 \/ \" \\ \u0000"`, `"\ud800"`,
-	} {
+	}
+	for _, content := range contents {
 		verified(t, first[events.KeyDelivery][0], w.declareFile(t, "n1", content))
 	}
 	// Those of a rollout, too, with the release in them signed.
@@ -110,7 +111,11 @@ func TestEveryDeclarationIsSigned(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, node := range w.batch(t, "r1", 1).Nodes {
-		d := w.stored(t, node, 1)
+		revision := uint64(1)
+		if node == "n1" {
+			revision += uint64(len(contents))
+		}
+		d := w.stored(t, node, revision)
 		verified(t, first[events.KeyDelivery][0], d)
 		if err := events.VerifyRelease(first[events.KeyRelease][0], d.Host().Release); err != nil {
 			t.Error(err)
