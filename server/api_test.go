@@ -57,16 +57,6 @@ func TestOneUserLeavesRoomForOthers(t *testing.T) {
 			g.leave(user)
 		}
 	}
-	// So it is for those who wait, in their own numbers.
-	wait := gate{most: 5, mostOfUser: 3}
-	for i, want := range []bool{true, true, true, false} {
-		if got := wait.enter("eve"); got != want {
-			t.Errorf("eve waits the %d. time: %v", i+1, got)
-		}
-	}
-	if !wait.enter("ann") || !wait.enter("bob") || wait.enter("cay") {
-		t.Error("5 may wait, of whoever")
-	}
 	if g.all != 0 || len(g.user) != 0 {
 		t.Errorf("nothing is at work, and it counts %+v", g.user)
 	}
