@@ -91,7 +91,7 @@ func (a *api) find(q LogRequest, query projections.Query) (f found) {
 		}
 		f.seqs = x.Find(query)
 		switch {
-		case len(f.seqs) == 0:
+		case len(f.seqs) == 0 && q.Wait == 0: // who waits has been told before
 			f.unknown = q.unknown(x)
 		case q.Last > 0 && len(f.seqs) == q.Last:
 			f.earlier = x.Count(query) - q.Last

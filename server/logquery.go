@@ -132,27 +132,33 @@ func (q LogRequest) unknown(x *projections.Index) (out []string) {
 	if err != nil {
 		return nil
 	}
-	say := func(what, name string, known []string, list string) {
-		if name == "" || slices.Contains(known, name) {
+	say := func(what, name string, known func() []string, list string) {
+		if name == "" {
+			return
+		}
+		names := known()
+		if slices.Contains(names, name) {
 			return
 		}
 		text := fmt.Sprintf("no %s %q is in the log", what, name)
-		if near := closeTo(name, known); len(near) > 0 {
+		if near := closeTo(name, names); len(near) > 0 {
 			text += ", there is " + strings.Join(near, ", ")
 		}
 		out = append(out, text+list)
 	}
-	say("node", q.Node, x.Names(projections.KindNode), ": nox-mesh fleet shows the nodes")
-	say("rollout", q.Rollout, x.Names(projections.KindRollout), ": nox-mesh rollout ls shows all")
-	say("release", asked.Version, x.Names(projections.KindVersion), ": nox-mesh release ls shows all")
-	say("actor", q.Actor, x.Names(projections.KindActor), ": an actor is a user (nox-mesh user ls), stager or node:NAME")
-	types := slices.Concat(x.Names(projections.KindType), events.Types())
-	for _, typ := range slices.Clone(types) {
-		short := projections.ShortType(typ)
-		_, fact, _ := strings.Cut(short, ".")
-		types = append(types, short, fact)
-	}
-	say("type", q.Type, types, ": one is a fact like halted, with or without what it is about, like rollout.halted")
+	of := func(k projections.Kind) func() []string { return func() []string { return x.Names(k) } }
+	say("node", q.Node, of(projections.KindNode), ": nox-mesh fleet shows the nodes")
+	say("rollout", q.Rollout, of(projections.KindRollout), ": nox-mesh rollout ls shows all")
+	say("release", asked.Version, of(projections.KindVersion), ": nox-mesh release ls shows all")
+	say("actor", q.Actor, of(projections.KindActor), ": an actor is a user (nox-mesh user ls), stager or node:NAME")
+	say("type", q.Type, func() (types []string) {
+		for _, typ := range slices.Concat(x.Names(projections.KindType), events.Types()) {
+			short := projections.ShortType(typ)
+			_, fact, _ := strings.Cut(short, ".")
+			types = append(types, typ, short, fact)
+		}
+		return types
+	}, ": one is a fact like halted, with or without what it is about, like rollout.halted")
 	return out
 }
 

@@ -136,6 +136,7 @@ func printStory(out io.Writer, s *rollout.Story) {
 		}
 	}
 	fmt.Fprintf(out, "\nas it stands: %s\n", countText(s.Counts, nil))
+	fmt.Fprintln(out, "numbers in brackets are events; nox-mesh log show NUMBER shows one, and the heartbeats that it rests on")
 }
 
 // brackets are the numbers of events, shortened where there are many.

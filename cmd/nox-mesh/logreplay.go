@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -88,21 +89,16 @@ func (r *replay) set(ctx context.Context, c *server.Client, now time.Time, from,
 // run reads the log and replays it.
 func (r *replay) run(cmd *cobra.Command, c *server.Client) error {
 	var progress func(next, last uint64)
+	var telling atomic.Bool // events are shown, which is progress enough
 	if aside := cmd.ErrOrStderr(); isTerminal(aside) {
 		progress = func(next, last uint64) {
-			if r.told == 0 && next <= last {
-				fmt.Fprintf(aside, "\rreading the log: %d %%\r", 100*(next-1)/last)
+			if !telling.Load() && next <= last {
+				fmt.Fprintf(aside, "reading the log: %d %%\r", 100*(next-1)/last)
 			}
 		}
 	}
 	ctx := cmd.Context()
-	err := c.ReadStream(ctx, events.StreamEvents, 1, progress, func(m events.Message) error {
-		rec, err := server.LogRecord{Seq: m.Seq, Data: m.Data}.Decode()
-		if err != nil {
-			return err
-		}
-		return r.event(ctx, rec)
-	})
+	err := r.read(ctx, c, progress, &telling)
 	switch {
 	case errors.Is(err, errReplayed):
 	case ctx.Err() != nil:
@@ -114,6 +110,38 @@ func (r *replay) run(cmd *cobra.Command, c *server.Client) error {
 	}
 	r.end()
 	return nil
+}
+
+// readAhead is how many messages are read while others are replayed.
+const readAhead = 10_000
+
+// read replays the log up to its end, or to where the replay is to end.
+func (r *replay) read(ctx context.Context, c *server.Client, progress func(next, last uint64), telling *atomic.Bool) error {
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	messages, ended := make(chan events.Message, readAhead), make(chan error, 1)
+	go func() {
+		defer close(messages)
+		ended <- c.ReadStream(reading, events.StreamEvents, 1, progress, func(m events.Message) error {
+			select {
+			case messages <- m:
+				return nil
+			case <-reading.Done():
+				return reading.Err()
+			}
+		})
+	}()
+	for m := range messages {
+		rec, err := server.LogRecord{Seq: m.Seq, Data: m.Data}.Decode()
+		if err == nil {
+			err = r.event(ctx, rec)
+		}
+		if err != nil {
+			return err
+		}
+		telling.Store(r.told > 0)
+	}
+	return <-ended
 }
 
 // pauseFor waits, or ends with the context.
