@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"noxmesh/events"
+	"noxmesh/projections"
 	"noxmesh/rollout"
 	"noxmesh/server"
 )
@@ -146,7 +147,7 @@ func printAudit(out io.Writer, res *rollout.AuditResult, each bool) {
 		printDecisions(out, res)
 	}
 	for _, f := range res.Findings {
-		fmt.Fprintf(out, "event %d at %s, %s of %s: NOT BORNE OUT\n", f.Event, f.Time.Local().Format(time.DateTime), shortType(f.Type), aboutWhat(f.Rollout, f.Node))
+		fmt.Fprintf(out, "event %d at %s, %s of %s: NOT BORNE OUT\n", f.Event, f.Time.Local().Format(time.DateTime), projections.ShortType(f.Type), aboutWhat(f.Rollout, f.Node))
 		field(out, "recorded", f.Recorded)
 		field(out, "policy", f.Policy)
 	}
@@ -177,7 +178,7 @@ func printDecisions(out io.Writer, res *rollout.AuditResult) {
 		if d.Command {
 			how = "command"
 		}
-		t.row(d.Event, d.Time.Local().Format(time.DateTime), shortType(d.Type), dash(d.Node), how, dash(strings.Join(d.NotSeen, "; ")))
+		t.row(d.Event, d.Time.Local().Format(time.DateTime), projections.ShortType(d.Type), dash(d.Node), how, dash(strings.Join(d.NotSeen, "; ")))
 	}
 	t.end()
 }
@@ -187,13 +188,4 @@ func aboutWhat(rollout, node string) string {
 		return rollout
 	}
 	return node + " in " + rollout
-}
-
-// shortType is an event's type without what all types have.
-func shortType(typ string) string {
-	short := strings.TrimPrefix(typ, "mesh.")
-	if i := strings.LastIndex(short, ".v"); i > 0 {
-		short = short[:i]
-	}
-	return short
 }
