@@ -14,11 +14,15 @@ import (
 // fleetYear is the log of about a year of a fleet, as events in order: each
 // week or so a release that all nodes take, and in between machines that were
 // away and came back. It is what a log of n events looks like; the shares of the
-// kinds decide what a fold costs.
+// kinds decide what a fold costs. The last event ends the rollout that is open, so
+// that a server on the log has nothing to decide.
 func fleetYear(n, nodes int) iter.Seq[events.Event] {
 	return func(yield func(events.Event) bool) {
-		y := &year{n: n, yield: yield, now: time.Date(2025, 11, 1, 0, 0, 0, 0, time.UTC), random: rand.New(rand.NewPCG(1, 2))}
+		y := &year{n: n - 1, yield: yield, now: time.Date(2025, 11, 1, 0, 0, 0, 0, time.UTC), random: rand.New(rand.NewPCG(1, 2))}
 		y.run(nodes)
+		if y.n == 0 {
+			y.add(y.rollout, "operator", "command", &events.RolloutAborted{Reason: "the year is over"})
+		}
 	}
 }
 
@@ -29,6 +33,8 @@ type year struct {
 	random *rand.Rand
 	beats  uint64
 	seq    uint64
+	// rollout is the newest one.
+	rollout string
 }
 
 // signature has the length of one.
@@ -62,6 +68,7 @@ func (y *year) run(nodes int) {
 			return
 		}
 		id := fmt.Sprintf("r%d", i)
+		y.rollout = id
 		started := &events.RolloutStarted{Version: rel.Version, Releases: []events.Release{rel}, Cohort: names, Targets: []int{2, nodes / 10, nodes / 2, nodes}, Seed: uint64(i)}
 		if _, more := y.add(id, "operator", "command", started); !more {
 			return
@@ -130,7 +137,8 @@ func (y *year) confirm(node string, revision uint64, start, version string) bool
 // absences are what happens between two confirmations.
 func (y *year) absences(names []string) bool {
 	for y.random.Float64() < awayShare {
-		if !y.confirm(names[y.random.IntN(len(names))], 0, fmt.Sprintf("%032x", y.random.Uint64()), "1.0.0") {
+		away := &events.NodeAway{From: y.now.Add(-8 * time.Hour), To: y.now, FromHeartbeat: y.beat(), ToHeartbeat: y.beat(), Listened: events.Duration(8 * time.Hour)}
+		if _, more := y.add(names[y.random.IntN(len(names))], "mesh", "", away); !more {
 			return false
 		}
 	}

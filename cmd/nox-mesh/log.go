@@ -74,6 +74,8 @@ func describe(fact events.Fact) string {
 		return f.Role
 	case *events.UserRevoked:
 		return f.Reason
+	case *events.KeyTrusted:
+		return "signs from now on: " + f.Key
 	case *events.NodeEnrolled:
 		return labelText(f.Labels)
 	case *events.NodeConfirmed:
