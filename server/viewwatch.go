@@ -88,17 +88,26 @@ func (a *api) watchView(ctx context.Context, by caller, q client.WatchRequest) (
 		return batch.Error()
 	}
 	if reply.CaughtUp && q.Wait > 0 && !reply.Reset {
+		wait, end := context.WithTimeout(ctx, time.Duration(q.Wait))
+		defer end()
+		go func() {
+			select {
+			case <-a.stopped:
+				end()
+			case <-wait.Done():
+			}
+		}()
 		waited := false
 		back := by.slot.aside(func() {
 			waited = true
-			err = take(cons.Fetch(1, jetstream.FetchMaxWait(time.Duration(q.Wait))))
+			err = take(cons.Fetch(1, jetstream.FetchContext(wait)))
 		})
 		switch {
 		case !waited:
 			return client.WatchReply{}, errWaiting
 		case !back:
 			return client.WatchReply{}, errBusy
-		case errors.Is(err, nats.ErrTimeout):
+		case errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
 			err = nil // nothing has changed
 		}
 	}
