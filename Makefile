@@ -11,7 +11,7 @@ export CGO_ENABLED ?= 0
 # The Go that go.mod names, with its security fixes, where it can be had.
 export GOTOOLCHAIN ?= $(shell GOTOOLCHAIN=auto timeout 120 go version >/dev/null 2>&1 && echo auto || echo local)
 
-.PHONY: help demo test unit race attacks loop lab simulate build package lint vuln clean
+.PHONY: help demo test unit race attacks loop lab simulate bench build package lint vuln clean
 
 help: ## say what there is
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -48,6 +48,13 @@ simulate: ## how good the stager judges: 1,000 fleets in each world, some ten mi
 	@mkdir -p dist
 	go run -ldflags "$(LDFLAGS)" ./cmd/nox-mesh simulate --seeds $(SEEDS) --markdown > dist/simulate.md
 	@sed -i -e '/<!-- simulate: begin -->/,/<!-- simulate: end -->/{//!d}' -e '/<!-- simulate: begin -->/r dist/simulate.md' docs/stager.md
+
+EVENTS ?= 1000000
+
+bench: ## measure replay, start, query and append on a log of a million events, some minutes: writes dist/bench.json
+	@mkdir -p dist
+	@echo "needs about 3 GB in $${TMPDIR:=/tmp}; TMPDIR=/dev/shm writes the log faster"
+	NOX_MESH_BENCH=$(CURDIR)/dist/bench.json NOX_MESH_BENCH_EVENTS=$(EVENTS) go test -count=1 -timeout 40m ./server -run '^TestBench$$' -v
 
 build: ## both programs into dist/
 	@mkdir -p dist

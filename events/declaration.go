@@ -35,6 +35,8 @@ type Declared struct {
 	Revision  uint64           `json:"revision"`
 	Because   DeclarationCause `json:"because"`
 	Resources []Resource       `json:"resources"` // applied in this order
+	// AsOf is how far the stager had read that declared it.
+	AsOf Position `json:"as_of,omitzero"`
 	// Rotations lead from keys that a node may have pinned to the ones that
 	// sign today, the oldest first.
 	Rotations []Rotation `json:"rotations,omitempty"`

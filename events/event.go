@@ -8,6 +8,7 @@ import (
 	"time"
 
 	jsonv2 "github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/uuid"
 )
 
@@ -97,13 +98,41 @@ func (e Event) Encode() []byte {
 	return raw
 }
 
+// asEver reads what the first versions read and wrote into logs that must fold for
+// ever: a name twice in what an operator gave, of which the last one counts, and
+// text that is no Unicode.
+var asEver = jsonv2.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+
+// span is where a value is in what is decoded.
+type span struct{ from, to int64 }
+
+func (s *span) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	v, err := d.ReadValue()
+	s.to = d.InputOffset()
+	s.from = s.to - int64(len(v))
+	return err
+}
+
 // Decode reads one message. Unknown attributes are kept out of the way, not
 // refused: they may be a newer writer's.
 func Decode(raw []byte) (Event, error) {
-	var e Event
-	if err := jsonv2.Unmarshal(raw, &e); err != nil {
+	e, err := decode(raw)
+	e.Data = bytes.Clone(e.Data)
+	return e, err
+}
+
+// decode is [Decode] without a copy: the event's data is a part of raw, which must
+// not change any more.
+func decode(raw []byte) (Event, error) {
+	var in struct {
+		Event
+		Data span `json:"data"`
+	}
+	if err := jsonv2.Unmarshal(raw, &in, asEver); err != nil {
 		return Event{}, fmt.Errorf("%w: %v", ErrMalformed, err)
 	}
+	e := in.Event
+	e.Data = json.RawMessage(raw[in.Data.from:in.Data.to:in.Data.to])
 	for _, a := range []struct{ name, value string }{
 		{"id", e.ID}, {"type", e.Type}, {"source", e.Source}, {"subject", e.Subject}, {"actor", e.Actor},
 	} {
@@ -135,7 +164,7 @@ func (e Event) Fact() (Fact, error) {
 		return nil, fmt.Errorf("event %s: %w %q", e.ID, ErrUnknownType, e.Type)
 	}
 	f := make()
-	if err := jsonv2.Unmarshal(e.Data, f); err != nil {
+	if err := jsonv2.Unmarshal(e.Data, f, asEver); err != nil {
 		return nil, fmt.Errorf("event %s: %w: data of %s: %v", e.ID, ErrMalformed, e.Type, err)
 	}
 	if old, ok := f.(upcaster); ok {

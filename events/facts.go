@@ -13,7 +13,10 @@ type Fact interface {
 // factTypes makes an empty fact for each type this program knows.
 var factTypes = map[string]func() Fact{}
 
-func known(fresh func() Fact) { factTypes[fresh().EventType()] = fresh }
+func known(fresh func() Fact) {
+	name := fresh().EventType()
+	factTypes[name], typeNames[name] = fresh, name
+}
 
 func init() {
 	known(func() Fact { return &ReleaseAdded{} })
@@ -37,6 +40,7 @@ func init() {
 	known(func() Fact { return &NodeInvited{} })
 	known(func() Fact { return &NodeJoinRefused{} })
 	known(func() Fact { return &NodeRevoked{} })
+	known(func() Fact { return &NodeAway{} })
 	known(func() Fact { return &UserAdded{} })
 	known(func() Fact { return &UserRevoked{} })
 	known(func() Fact { return &KeyTrusted{} })

@@ -26,7 +26,12 @@ func (r Record) Fact() (Fact, error) {
 
 // decodeRecord reads a message of EVENTS.
 func decodeRecord(m Message) (Record, error) {
-	e, err := Decode(m.Data)
+	if e, ok := canonical(m.Data); ok {
+		if f, err := e.Fact(); err == nil {
+			return Record{Seq: m.Seq, Event: e, fact: f}, nil
+		}
+	}
+	e, err := decode(m.Data)
 	if err != nil {
 		return Record{}, fmt.Errorf("event %d on %s: %w", m.Seq, m.Subject, err)
 	}

@@ -21,11 +21,12 @@ import (
 const (
 	KeyDelivery = "delivery" // signs declarations; lives with the mesh
 	KeyRelease  = "release"  // signs releases; lives where they are built
+	KeyNotary   = "notary"   // signs checkpoints of the log; lives with the mesh, and no node needs it
 )
 
 // Rotation puts a key in the place of another.
 type Rotation struct {
-	Role string `json:"role"` // [KeyDelivery] or [KeyRelease]
+	Role string `json:"role"` // [KeyDelivery], [KeyRelease] or [KeyNotary]
 	Key  string `json:"key"`  // verifier key of a signed note, as note.NewVerifier reads it
 	// Signature is by the key before it, over [RotationText]; empty for the first.
 	Signature string `json:"signature,omitempty"`
@@ -65,8 +66,8 @@ func keyName(role string) string { return "nox-mesh-" + role }
 
 // CheckKey refuses what is no verifier key of a role, written the one way.
 func CheckKey(role, key string) error {
-	if role != KeyDelivery && role != KeyRelease {
-		return fmt.Errorf("%q is no role of a key: there are %s and %s", Printable(role, 40), KeyDelivery, KeyRelease)
+	if role != KeyDelivery && role != KeyRelease && role != KeyNotary {
+		return fmt.Errorf("%q is no role of a key: there are %s, %s and %s", Printable(role, 40), KeyDelivery, KeyRelease, KeyNotary)
 	}
 	v, err := note.NewVerifier(key)
 	if err != nil {

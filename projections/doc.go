@@ -3,7 +3,8 @@
 // [Mesh] is the whole state: the fleet, the rollouts, the releases, and when
 // the mesh was listening. It is a pure fold of two streams: [Mesh.ApplyEvent]
 // takes EVENTS, [Mesh.ApplyHeartbeat] takes HEARTBEATS. Neither does I/O nor
-// reads a clock.
+// reads a clock. [Index] is a fold of EVENTS by which events are found: guarantees
+// 1 and 3 are its as well.
 //
 // Guarantees:
 //

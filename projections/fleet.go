@@ -41,6 +41,12 @@ type Node struct {
 	// Hearing are the spans of time in which it was heard without a gap, oldest
 	// first; the last one goes on. At most [maxHearing] are kept.
 	Hearing []Span
+	// Gaps are the times between two spans of hearing, oldest first, as far as
+	// heartbeats show them. At most [maxGaps] are kept.
+	Gaps []events.NodeAway
+	// Away are the absences on record that ended in the [awayKept] before the
+	// newest one did, oldest first. At most [maxAway] are kept.
+	Away []Span
 
 	Confirmed     *FactOf[events.NodeConfirmed]
 	RolledBack    *FactOf[events.NodeRolledBack]
@@ -254,6 +260,8 @@ func (n *Node) fact(rec events.Record, fact events.Fact) {
 	case *events.NodeFailedToApply:
 		n.FailedToApply = &FactOf[events.NodeFailedToApply]{rec.Seq, at, *f}
 		n.reported(f.ReportID)
+	case *events.NodeAway:
+		n.away(Span{f.From, f.To})
 	case *events.NodeReportRejected:
 		n.Rejected = &FactOf[events.NodeReportRejected]{rec.Seq, at, *f}
 	}
@@ -267,7 +275,7 @@ func (n *Node) reported(id string) {
 }
 
 func (n *Node) heard(seq uint64, at time.Time, hb events.Heartbeat, l *Listening) {
-	n.heardFrom(at, l)
+	n.heardFrom(seq, at, l)
 	n.Heard = &Heard{Seq: seq, At: at, Heartbeat: hb}
 	if len(n.Runs) == 0 || n.Runs[len(n.Runs)-1].StartID != hb.StartID {
 		n.Runs = append(n.Runs, Run{StartID: hb.StartID, Version: hb.Version, FirstSeq: seq, First: at})
@@ -294,13 +302,18 @@ func (n *Node) heard(seq uint64, at time.Time, hb events.Heartbeat, l *Listening
 }
 
 // heardFrom keeps the spans of hearing.
-func (n *Node) heardFrom(at time.Time, l *Listening) {
+func (n *Node) heardFrom(seq uint64, at time.Time, l *Listening) {
 	if k := len(n.Hearing); k > 0 {
 		last := &n.Hearing[k-1]
-		if at.Sub(last.To) <= Gap || l.Within(last.To, at) <= Gap {
+		listened := at.Sub(last.To)
+		if listened > Gap {
+			listened = l.Within(last.To, at)
+		}
+		if listened <= Gap {
 			last.To = at
 			return
 		}
+		n.gap(events.NodeAway{From: last.To, To: at, FromHeartbeat: n.Heard.Seq, ToHeartbeat: seq, Listened: events.Duration(listened)})
 	}
 	n.Hearing = append(n.Hearing, Span{at, at})
 	if len(n.Hearing) > maxHearing {

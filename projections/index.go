@@ -120,14 +120,14 @@ func (x *Index) versionOfRollout(i int) {
 	rollout, version := x.cols[colRollout][i], &x.cols[colVersion][i]
 	switch {
 	case rollout == 0:
-	case x.names[x.cols[colType][i]] == startedType:
+	case strings.HasPrefix(x.names[x.cols[colType][i]], startedType):
 		x.versions[rollout] = *version
 	case *version == 0:
 		*version = x.versions[rollout]
 	}
 }
 
-var startedType = (*events.RolloutStarted)(nil).EventType()
+const startedType = "mesh.rollout.started.v" // whichever
 
 func (x *Index) intern(name string) uint32 {
 	id, ok := x.byName[name]

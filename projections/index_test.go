@@ -145,35 +145,52 @@ func naive(t *rapid.T, log []events.Record, q projections.Query) (out []uint64) 
 	return out
 }
 
-func anyQuery(t *rapid.T, log []events.Record) projections.Query {
-	one := func(label string, of ...string) string {
-		return rapid.SampledFrom(append(of, "", "", "")).Draw(t, label)
+// anyQuery draws a question with up to two filters: more find nothing mostly.
+func anyQuery(t *rapid.T, log []events.Record) (q projections.Query) {
+	one := func(label string, of ...string) string { return rapid.SampledFrom(of).Draw(t, label) }
+	moment := func() time.Time { // between two microseconds, too
+		s := rapid.IntRange(0, 20).Draw(t, "second")
+		return t0.Add(time.Duration(s)*time.Second + time.Duration(s%3))
 	}
-	q := projections.Query{
-		From: uint64(rapid.IntRange(0, 45).Draw(t, "from")), To: uint64(rapid.SampledFrom([]int{0, 0, 5, 20, 50}).Draw(t, "to")),
-		Node: one("node", "n1", "n2", "n9", "r1"), Rollout: one("rollout", "r1", "r2", "r9"), Actor: one("actor", "ann", "stager", "bob"),
-		Version: one("version", "1.0.0", "1.1.0", "9"), Architecture: one("architecture", "amd64", "arm64", "riscv64"),
-		Type:  one("type", "halted", "rollout.halted", "mesh.node.confirmed.v1", "teleported", "added", "no-such", "node"),
-		Limit: rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(t, "limit"), Last: rapid.Bool().Draw(t, "last"),
-	}
-	moment := func(label string) (at time.Time) {
-		if s := rapid.IntRange(-20, 20).Draw(t, label); s >= 0 {
-			at = t0.Add(time.Duration(s)*time.Second + time.Duration(s%3)) // between two microseconds, too
+	id := func() string {
+		if len(log) == 0 {
+			return uuid.Nil.String()
 		}
-		return at
+		return rapid.SampledFrom(log).Draw(t, "id").Event.ID
 	}
-	q.Since, q.Until = moment("since"), moment("until")
-	if len(log) > 0 {
-		for range rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(t, "ids") {
-			id := rapid.SampledFrom(log).Draw(t, "id").Event.ID
-			if !strings.HasPrefix(id, "sim") {
-				id = id[:rapid.SampledFrom([]int{8, 11, 36}).Draw(t, "length")]
+	filters := []func(){
+		func() { q.From = uint64(rapid.IntRange(0, 45).Draw(t, "from")) },
+		func() { q.To = uint64(rapid.IntRange(0, 45).Draw(t, "to")) },
+		func() { q.Node = one("node", "n1", "n2", "n9", "r1") },
+		func() { q.Rollout = one("rollout", "r1", "r2", "r9") },
+		func() { q.Actor = one("actor", "ann", "stager", "bob") },
+		func() { q.Version = one("version", "1.0.0", "1.1.0", "9") },
+		func() { q.Architecture = one("architecture", "amd64", "arm64", "riscv64") },
+		func() {
+			q.Type = one("type", "halted", "rollout.halted", "mesh.node.confirmed.v1", "teleported", "added", "no-such", "node")
+		},
+		func() { q.Since = moment() },
+		func() { q.Until = moment() },
+		func() {
+			for range rapid.IntRange(1, 4).Draw(t, "ids") {
+				next := id()
+				if !strings.HasPrefix(next, "sim") {
+					next = next[:rapid.SampledFrom([]int{8, 11, 36}).Draw(t, "length")]
+				}
+				q.IDs = append(q.IDs, next)
 			}
-			q.IDs = append(q.IDs, id)
-		}
-		for range rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(t, "causes") {
-			q.Causes = append(q.Causes, rapid.SampledFrom(log).Draw(t, "cause").Event.ID)
-		}
+		},
+		func() {
+			for range rapid.IntRange(1, 4).Draw(t, "causes") {
+				q.Causes = append(q.Causes, id())
+			}
+		},
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "filters") {
+		rapid.SampledFrom(filters).Draw(t, "filter")()
+	}
+	if rapid.Bool().Draw(t, "limited") {
+		q.Limit, q.Last = rapid.IntRange(1, 5).Draw(t, "limit"), rapid.Bool().Draw(t, "last")
 	}
 	return q
 }
@@ -206,15 +223,62 @@ func TestIndexFindsWhatIsThere(t *testing.T) {
 		if raw, err := x.MarshalBinary(); err != nil || string(raw) != string(whole) {
 			t.Fatalf("snapshot and tail differ from a full replay: %v", err)
 		}
-		q := anyQuery(t, log)
-		if got, want := x.Find(q), naive(t, log, q); !slices.Equal(got, want) {
-			t.Fatalf("%+v finds %v, want %v", q, got, want)
-		}
-		q.Limit = 0
-		if got, want := x.Count(q), len(naive(t, log, q)); got != want {
-			t.Fatalf("%+v counts %d, want %d", q, got, want)
+		for range 10 {
+			q := anyQuery(t, log)
+			asks(t, x, log, q)
 		}
 	})
+}
+
+func asks(t *rapid.T, x *projections.Index, log []events.Record, q projections.Query) {
+	if got, want := x.Find(q), naive(t, log, q); !slices.Equal(got, want) {
+		t.Fatalf("%+v finds %v, want %v", q, got, want)
+	}
+	q.Limit = 0
+	if got, want := x.Count(q), len(naive(t, log, q)); got != want {
+		t.Fatalf("%+v counts %d, want %d", q, got, want)
+	}
+}
+
+// TestPrefixesThatHoldOneAnother: an id and the beginnings of it, of which some are
+// longer, are asked for at once.
+func TestPrefixesThatHoldOneAnother(t *testing.T) {
+	var log []events.Record
+	for i, id := range []string{"aaaaaaaa-0000-4000-8000-000000000000", "aaaaaaaa-1111-4000-8000-000000000000", "aaaaaaaa-2222-4000-8000-000000000000", "bbbbbbbb-0000-4000-8000-000000000000"} {
+		e := events.NewWithID(id, "ann", &events.UserAdded{}, events.Origin{Source: "t", Actor: "t"}, t0)
+		log = append(log, events.Record{Seq: uint64(i + 1), Event: e})
+	}
+	x := indexOf(t, log)
+	for _, c := range []struct {
+		ids  []string
+		want string
+	}{
+		{[]string{"aaaaaaaa"}, "[1 2 3]"},
+		{[]string{"AAAAAAAA-1"}, "[2]"},
+		{[]string{"aaaaaaaa", "aaaaaaaa-1111"}, "[1 2 3]"},
+		{[]string{"aaaaaaaa-1111", "bbbbbbbb-0000-4000-8000-000000000000"}, "[2 4]"},
+		{[]string{"aaaaaaa"}, "[]"}, // too short
+		{[]string{"--------"}, "[]"},
+	} {
+		if got := fmt.Sprint(x.Find(projections.Query{IDs: c.ids})); got != c.want {
+			t.Errorf("%v finds %s, want %s", c.ids, got, c.want)
+		}
+	}
+}
+
+// TestSnapshotOfNamesThatAreNotThere: a number of a name is checked.
+func TestSnapshotOfNamesThatAreNotThere(t *testing.T) {
+	e := events.New("n1", &events.NodeConfirmed{Version: "1"}, events.Origin{Source: "t", Actor: "a"}, t0)
+	x := indexOf(t, []events.Record{{Seq: 1, Event: e}})
+	raw, err := x.MarshalBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := raw[16] // as many as there are, so the first number that is none
+	raw[len(raw)-24-4] = names
+	if err := projections.NewIndex().UnmarshalBinary(raw); err == nil || !strings.Contains(err.Error(), "there is no name") {
+		t.Errorf("it is read: %v", err)
+	}
 }
 
 func TestIndexOfRecordedLogs(t *testing.T) {

@@ -147,7 +147,7 @@ func (m *Mesh) ApplyEvent(rec events.Record) error {
 	case *events.NodeInvited, *events.NodeJoinRefused, *events.NodeRevoked:
 		m.node(rec.Event.Subject).fact(rec, fact)
 	case *events.NodeEnrolled, *events.NodeConfirmed, *events.NodeRolledBack,
-		*events.NodeRefused, *events.NodeFailedToApply, *events.NodeReportRejected:
+		*events.NodeRefused, *events.NodeFailedToApply, *events.NodeReportRejected, *events.NodeAway:
 		m.node(rec.Event.Subject).fact(rec, fact)
 		if f, ok := fact.(interface{ GetReceipt() events.Receipt }); ok {
 			m.ReportSeq = max(m.ReportSeq, f.GetReceipt().ReportSeq)
@@ -186,7 +186,7 @@ func (m *Mesh) Key(role string) string {
 	return chain[len(chain)-1].Key
 }
 
-// Rotations lead from the first keys of all roles to the ones that sign now.
+// Rotations lead from the first keys that nodes pin to the ones that sign now.
 func (m *Mesh) Rotations() []events.Rotation {
 	var out []events.Rotation
 	for _, role := range []string{events.KeyDelivery, events.KeyRelease} {

@@ -176,9 +176,12 @@ func (f *filter) match(x *Index, i int) bool {
 }
 
 func typeMatches(typ, asked string) bool {
+	if !strings.HasPrefix(typ, "mesh.") {
+		return false // a name of something else, as most are
+	}
 	short := ShortType(typ)
 	_, fact, _ := strings.Cut(short, ".")
-	return strings.HasPrefix(typ, "mesh.") && (asked == typ || asked == short || asked == fact)
+	return asked == typ || asked == short || asked == fact
 }
 
 // idKey is what an index keeps of an id: the first half of a UUID, so that it is

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -82,19 +81,16 @@ func (r *Runner) holds(ctx context.Context, log jetstream.Stream, head snapshotH
 	if head.Events.Seq == 0 {
 		return nil
 	}
-	refuse := func(format string, args ...any) error {
-		return fmt.Errorf("%w: %s: restore the data directory from a backup (docs/operations.md); to go on with what is left, knowingly, remove %s first",
-			ErrTruncated, fmt.Sprintf(format, args...), filepath.Join(r.Dir, snapshotFile))
-	}
+	when := head.Written.Format(time.RFC3339)
 	if last := log.CachedInfo().State.LastSeq; last < head.Events.Seq {
-		return refuse("it ends with event %d, and %d was the last one on %s", last, head.Events.Seq, head.Written.Format(time.RFC3339))
+		return fmt.Errorf("%w: it ends with event %d, and had %d on %s", ErrTruncated, last, head.Events.Seq, when)
 	}
 	msg, err := log.GetMsg(ctx, head.Events.Seq)
 	if err != nil {
-		return refuse("event %d does not read (%v)", head.Events.Seq, err)
+		return fmt.Errorf("%w: event %d does not read: %w", ErrTruncated, head.Events.Seq, err)
 	}
 	if e, err := events.Decode(msg.Data); err != nil || e.ID != head.EventID {
-		return refuse("event %d is not the one that it was on %s", head.Events.Seq, head.Written.Format(time.RFC3339))
+		return fmt.Errorf("%w: event %d is not the one that it was on %s", ErrTruncated, head.Events.Seq, when)
 	}
 	return nil
 }

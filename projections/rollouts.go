@@ -1,6 +1,7 @@
 package projections
 
 import (
+	"slices"
 	"sort"
 	"time"
 
@@ -191,7 +192,7 @@ func (r *Rollout) apply(rec events.Record, fact events.Fact) {
 		r.Seq, r.EventID, r.Started, r.StartSeq, r.Actor = rec.Seq, rec.Event.ID, at, rec.Seq, rec.Event.Actor
 	case *events.BatchOpened:
 		r.Batches = append(r.Batches, Batch{
-			Number: f.Batch, Stage: f.Stage, Nodes: f.Nodes, Opened: at, Seq: rec.Seq, EventID: rec.Event.ID,
+			Number: f.Batch, Stage: f.Stage, Nodes: r.members(f.Nodes), Opened: at, Seq: rec.Seq, EventID: rec.Event.ID,
 			Retry: f.Retry, Tail: f.Tail,
 		})
 		r.LinkIgnored = false
@@ -239,6 +240,15 @@ func (r *Rollout) apply(rec events.Record, fact events.Fact) {
 		r.passed(f.Passed, rec.Seq)
 		r.failed(f.Failures, rec.Seq)
 	}
+}
+
+// members leaves out who is not in the cohort: only somebody else than the mesh
+// writes such a name into the log.
+func (r *Rollout) members(nodes []string) []string {
+	if !slices.ContainsFunc(nodes, func(id string) bool { return r.Members[id] == nil }) {
+		return nodes
+	}
+	return slices.DeleteFunc(slices.Clone(nodes), func(id string) bool { return r.Members[id] == nil })
 }
 
 func (r *Rollout) linkBack(at time.Time) {

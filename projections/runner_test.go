@@ -304,7 +304,7 @@ func TestSnapshotOfMoreThanTheLog(t *testing.T) {
 		head snapshotHead
 		want string
 	}{
-		{"the log is shorter", shorter, "it ends with event 38, and 40 was the last one"},
+		{"the log is shorter", shorter, "it ends with event 38, and had 40 on"},
 		{"another event is there", other, "event 38 is not the one that it was"},
 	} {
 		if err := writeSnapshot(l.dir, c.head, sections...); err != nil {

@@ -6,10 +6,6 @@ import (
 	"io"
 )
 
-// Version says how events are folded. It counts up with each change that makes
-// the same log lead to another state; what was folded before is then folded anew.
-const Version = 1
-
 // stored is a Mesh as it is written: declarations that several members refer to
 // are in it once.
 type stored struct {

@@ -35,6 +35,10 @@ type NodeView struct {
 	RolledBack *RolledBackTo `json:"rolled_back,omitempty"`
 	Problems   []string      `json:"problems,omitempty"`
 	Revoked    bool          `json:"revoked,omitempty"` // its key is not let in
+	// Away are the newest absences on record as pairs of from and to, oldest
+	// first; AwayMore is how many more there are, which the view of one node has.
+	Away     []AwayView `json:"away,omitempty"`
+	AwayMore int        `json:"away_more,omitempty"`
 }
 
 // RolledBackTo is a node's last rollback in short.
@@ -78,6 +82,7 @@ func (n *Node) View() NodeView {
 		v.Problems = append(v.Problems, fmt.Sprintf("a %s report was rejected: %s", f.Fact.Kind, f.Fact.Reason))
 	}
 	v.Waiting = n.waiting()
+	v.Away, v.AwayMore = n.awayViews(awayListed), max(0, len(n.Away)-awayListed)
 	return v
 }
 

@@ -21,7 +21,7 @@ func TestRunning(t *testing.T) {
 	}{
 		{"nothing is known", []events.Fact{&events.NodeEnrolled{}}, "", ""},
 		{"confirmed", []events.Fact{confirmed("1.0.0"), confirmed("1.1.0")}, "", "1.1.0"},
-		{"rolled back", []events.Fact{confirmed("1.0.0"), rolledBack("1.1.0", "1.0.0")}, "", "1.0.0"},
+		{"rolled back", []events.Fact{confirmed("1.0.0"), rolledBack("1.1.0", "0.9.0")}, "", "0.9.0"},
 		{"rolled back only", []events.Fact{rolledBack("1.1.0", "1.0.0")}, "", "1.0.0"},
 		{"confirmed after it rolled back", []events.Fact{rolledBack("1.1.0", "1.0.0"), confirmed("1.1.1")}, "", "1.1.1"},
 		{"heard", []events.Fact{confirmed("1.0.0")}, "1.1.0", "1.1.0"},

@@ -23,7 +23,7 @@ func controlGroup(m *projections.Mesh, policy events.Policy, at time.Time) event
 		if n.EnrolledSeq == 0 || n.Heard == nil {
 			continue
 		}
-		if newest := m.Rollouts[n.Rollout]; newest != nil && newest.Members[id].Outcome == projections.Waiting {
+		if newest := m.Rollouts[n.Rollout]; newest != nil && newest.Members[id] != nil && newest.Members[id].Outcome == projections.Waiting {
 			continue
 		}
 		if !n.PresentAt(at, presence, &m.Listening) {

@@ -263,6 +263,11 @@ type stage struct {
 // which nobody passed, is opened anew: with the nodes that are still waiting,
 // the failed ones if they shall try again, and others up to the target.
 func stageOf(m *projections.Mesh, r *projections.Rollout) stage {
+	return stageWith(r, func() ([]string, bool) { return reopened(m, r) })
+}
+
+// stageWith is [stageOf] with what is opened again after a halt was resumed.
+func stageWith(r *projections.Rollout, reopened func() (again []string, retry bool)) stage {
 	declared, free := 0, 0
 	stageNumber, passedIn := map[int]int{}, map[int]int{}
 	for _, b := range r.Batches {
@@ -294,7 +299,7 @@ func stageOf(m *projections.Mesh, r *projections.Rollout) stage {
 	}
 	passed := passedIn[s.number]
 	if resumed {
-		s.again, s.retry = reopened(m, r)
+		s.again, s.retry = reopened()
 	}
 	targets := r.Plan.Targets
 	if s.free == 0 && len(s.again) == 0 {

@@ -26,15 +26,15 @@ func declarations(m *projections.Mesh, r *projections.Rollout, b *projections.Ba
 			continue // judged as not applied once the window has passed
 		}
 		spec := events.HostSpec{Release: release, Fallback: fallback(m, r, n), Retry: r.Plan.Retry || b.Retry}
-		d = d.with(declare(n, cause, b.EventID, withHost(n.Declaration, &spec)))
+		d = d.with(declare(m, n, cause, b.EventID, withHost(n.Declaration, &spec)))
 	}
 	return d
 }
 
-func declare(n *projections.Node, cause events.DeclarationCause, causeID string, resources []events.Resource) Pending {
+func declare(m *projections.Mesh, n *projections.Node, cause events.DeclarationCause, causeID string, resources []events.Resource) Pending {
 	return Pending{
 		ID: events.DeclarationID(cause, n.ID), Subject: n.ID, Expected: n.DeclarationSeq(), Cause: causeID,
-		Fact: &events.Declared{Node: n.ID, Revision: n.Revision() + 1, Because: cause, Resources: resources},
+		Fact: &events.Declared{Node: n.ID, Revision: n.Revision() + 1, Because: cause, Resources: resources, AsOf: asOf(m)},
 	}
 }
 
@@ -118,7 +118,7 @@ func recalls(m *projections.Mesh, r *projections.Rollout) Decision {
 			continue
 		}
 		cause := events.DeclarationCause{Kind: events.CauseRecall, Rollout: r.ID, Batch: member.Batch}
-		d = d.with(declare(n, cause, causeID, withHost(n.Declaration, hostBefore(member))))
+		d = d.with(declare(m, n, cause, causeID, withHost(n.Declaration, hostBefore(member))))
 	}
 	return d
 }
@@ -203,7 +203,7 @@ func reverts(m *projections.Mesh, r *projections.Rollout) Decision {
 			continue // its package was there when the operator asked; it is no longer
 		}
 		cause := events.DeclarationCause{Kind: events.CauseRevert, Rollout: r.ID, Batch: member.Batch}
-		d = d.with(declare(n, cause, r.EventID, withHost(n.Declaration, spec)))
+		d = d.with(declare(m, n, cause, r.EventID, withHost(n.Declaration, spec)))
 	}
 	return d
 }

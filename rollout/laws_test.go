@@ -84,7 +84,7 @@ func TestLaws(t *testing.T) {
 			}
 		}
 		w.Advance(4 * time.Minute) // every server is back by then
-		if err := errors.Join(w.Err(), w.Settled()); err != nil {
+		if err := errors.Join(w.Err(), w.Settled(), notClean(w.Records, w.Messages()), notClean(w.Records, nil)); err != nil {
 			t.Fatal(err)
 		}
 		s := rollout.StatusOf(w.Mesh(), id, w.Now())

@@ -1,6 +1,7 @@
 package rollout_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -29,6 +30,9 @@ func TestScenarios(t *testing.T) {
 			}
 			return "ok\n"
 		})
+		if err := errors.Join(notClean(s.w.Records, s.w.Messages()), notClean(s.w.Records, nil)); err != nil {
+			t.Errorf("%s: an audit finds %v", path, err)
+		}
 	})
 }
 

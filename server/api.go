@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,6 +28,7 @@ type api struct {
 	guard    *guard
 	place    func() place
 	signer   *signer
+	notary   *logNotary
 	source   string
 	logger   zerolog.Logger
 
@@ -38,7 +38,8 @@ type api struct {
 	// work meanwhile.
 	waiting gate
 	stopped <-chan struct{} // closed when the server stops
-	users   sync.Mutex      // held by commands that change who is an operator
+	moments pastKeeper
+	users   sync.Mutex // held by commands that change who is an operator
 }
 
 const (
@@ -49,9 +50,10 @@ const (
 	// who asks without end leaves room for others.
 	maxCommands     = 16
 	maxUserCommands = 8
-	maxWaiting      = 256
-	maxUserWaiting  = 64
-	fleetPage       = 500
+	// Those who wait for something to happen take no room from the others.
+	maxWaiting     = 256
+	maxUserWaiting = 32
+	fleetPage      = 500
 )
 
 // handle is one command: it decodes its own request and gives a result.
@@ -92,6 +94,10 @@ func (a *api) commands() map[string]handle {
 		cmdLogRead:          command(a.readLog),
 		cmdStreamRead:       command(a.readStream),
 		cmdViewWatch:        command(a.watchView),
+		cmdLogCheckpoint:    command(a.logCheckpoint),
+		cmdLogCheckpoints:   command(a.logCheckpoints),
+		cmdLogHashes:        command(a.logHashes),
+		cmdLogProve:         command(a.logProve),
 	}
 }
 
@@ -115,7 +121,8 @@ func command[Q, R any](fn func(ctx context.Context, by caller, q Q) (R, error)) 
 
 func (a *api) start() error {
 	commands := a.commands()
-	a.waiting = gate{most: maxWaiting, mostOfUser: maxUserWaiting}
+	a.gate.limits(maxCommands, maxUserCommands)
+	a.waiting.limits(maxWaiting, maxUserWaiting)
 	sub, err := a.nc.QueueSubscribe(events.APISubject("*", ">"), "nox-mesh", func(msg *nats.Msg) {
 		t := strings.SplitN(msg.Subject, ".", 4)
 		name := t[3]
@@ -137,9 +144,11 @@ func (a *api) start() error {
 			defer by.slot.leave()
 			ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 			defer cancel()
-			if err := a.fresh(ctx); err != nil {
-				a.answer(msg, nil, fmt.Errorf("%w: %w", err, errAgain))
-				return
+			if name != cmdViewWatch { // which rests on the buckets, not on the fold
+				if err := a.fresh(ctx); err != nil {
+					a.answer(msg, nil, fmt.Errorf("%w: %w", err, errAgain))
+					return
+				}
 			}
 			result, err := do(ctx, by, msg.Data)
 			a.answer(msg, result, err)
@@ -152,24 +161,29 @@ func (a *api) start() error {
 	return a.nc.Flush()
 }
 
-// errAgain: the command did nothing, and may be given again.
+// errAgain: the command was not begun, or did nothing.
 var errAgain = errors.New("try again in a moment")
 
 var errBusy = fmt.Errorf("the server is busy with other commands: %w", errAgain)
 
+// errWaiting is told to who would be one too many to wait. Those whose connection
+// broke are counted until their wait is over.
+var errWaiting = fmt.Errorf("%d commands of yours wait for something to happen, or %d in all, and that is the limit: end one (a watch, a log that is followed), or %w", maxUserWaiting, maxWaiting, errAgain)
+
 // gate counts commands at work, in all and of each user.
 type gate struct {
-	most, mostOfUser int // maxCommands and maxUserCommands if zero
-
-	mu   sync.Mutex
-	all  int
-	user map[string]int
+	mu           sync.Mutex
+	all          int
+	user         map[string]int
+	max, maxUser int
 }
+
+func (g *gate) limits(all, user int) { g.max, g.maxUser = all, user }
 
 func (g *gate) enter(user string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.all == cmp.Or(g.most, maxCommands) || g.user[user] == cmp.Or(g.mostOfUser, maxUserCommands) {
+	if g.all == g.max || g.user[user] == g.maxUser {
 		return false
 	}
 	if g.user == nil {
@@ -196,17 +210,24 @@ type slot struct {
 	held bool
 }
 
-// aside makes room for other commands while this one waits. It is false if too
-// many wait already, or if there was no room when the wait was over.
-func (s *slot) aside(wait func()) bool {
+// aside makes room for other commands while this one waits. [errWaiting] means
+// that too many wait already, [errBusy] that there was no room when the wait was
+// over.
+func (s *slot) aside(wait func()) error {
+	if s == nil { // it holds up nobody
+		wait()
+		return nil
+	}
 	if !s.api.waiting.enter(s.user) {
-		return false
+		return errWaiting
 	}
 	s.leave()
 	wait()
 	s.api.waiting.leave(s.user)
-	s.held = s.api.gate.enter(s.user)
-	return s.held
+	if s.held = s.api.gate.enter(s.user); !s.held {
+		return errBusy
+	}
+	return nil
 }
 
 func (s *slot) leave() {

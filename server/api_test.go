@@ -31,6 +31,7 @@ func (e errText) Error() string { return string(e) }
 
 func TestOneUserLeavesRoomForOthers(t *testing.T) {
 	var g gate
+	g.limits(maxCommands, maxUserCommands)
 	enter := func(user string, n, want int) {
 		t.Helper()
 		in := 0

@@ -35,7 +35,9 @@ type BrokerConfig struct {
 	Certificates Certificates
 	// Revoked keys are refused from the first moment.
 	Revoked RevokedKeys
-	Logger  zerolog.Logger
+	// Unsynced leaves it to the caller to have everything on the disk in the end.
+	Unsynced bool
+	Logger   zerolog.Logger
 }
 
 func (c BrokerConfig) validate() (host string, port int, err error) {
@@ -111,7 +113,7 @@ func StartBroker(c BrokerConfig) (*Broker, error) {
 		AccountResolver:        resolver,
 		JetStream:              true,
 		StoreDir:               c.DataDir, // the server adds "jetstream"
-		SyncAlways:             true,
+		SyncAlways:             !c.Unsynced,
 		DisableJetStreamBanner: true,
 		TLSConfig:              keyring.config(),
 		TLSTimeout:             tlsTimeout.Seconds(),

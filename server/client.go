@@ -42,8 +42,6 @@ func ask[R any](ctx context.Context, c *Client, timeout time.Duration, name stri
 	return client.Ask[R](ctx, c.conn, timeout, name, q)
 }
 
-var errNoAnswer = client.ErrNoAnswer
-
 // Invite issues tokens with which machines may join.
 func (c *Client) Invite(ctx context.Context, q InviteRequest) (InviteReply, error) {
 	return ask[InviteReply](ctx, c, commandTimeout, cmdNodeInvite, q)
@@ -162,25 +160,7 @@ func (c *Client) Users(ctx context.Context) (UserList, error) {
 
 // Fleet gives all nodes. Each page states its own sequence; the result states
 // that of the first.
-func (c *Client) Fleet(ctx context.Context) (Fleet, error) {
-	var all Fleet
-	for after := ""; ; {
-		page, err := ask[Fleet](ctx, c, requestTimeout, cmdFleet, FleetRequest{After: after})
-		if err != nil {
-			return Fleet{}, err
-		}
-		if all.Nodes == nil {
-			all = page
-		} else {
-			all.Nodes = append(all.Nodes, page.Nodes...)
-		}
-		if !page.More {
-			all.More = false
-			return all, nil
-		}
-		after = page.Nodes[len(page.Nodes)-1].Node
-	}
-}
+func (c *Client) Fleet(ctx context.Context) (Fleet, error) { return c.FleetAt(ctx, nil) }
 
 // Backtest says what another policy would have made of a rollout.
 func (c *Client) Backtest(ctx context.Context, q BacktestRequest) (*rollout.BacktestResult, error) {

@@ -48,6 +48,12 @@
 // suspicion: a file is a release only when all of it is there and reads to its
 // end, and a stored package counts only when it was read back.
 //
+// The notary keeps a Merkle tree over the log and signs checkpoints of it; see
+// package notary. A server does not start on a log that is shorter than what it
+// signed or read, or that ends otherwise. [Client.Export] and [Import] take the log
+// out and bring it back under the same sequences; an import writes nothing before
+// the whole file is verified, and nothing that is not the file's.
+//
 // Intake, API and wiring turn nodes' reports into events, answer operators, and
 // start and stop all of it in order.
 //

@@ -49,7 +49,7 @@ func (a *api) listKeys(context.Context, caller, struct{}) (out KeyList, err erro
 	a.runner.View(func(m *projections.Mesh) {
 		out.EventSeq = m.EventSeq
 		out.Keys = []KeyView{}
-		for _, role := range []string{events.KeyDelivery, events.KeyRelease} {
+		for _, role := range []string{events.KeyDelivery, events.KeyRelease, events.KeyNotary} {
 			for _, r := range m.Keys[role] {
 				out.Keys = append(out.Keys, KeyView{Role: role, Key: r.Key, InForce: r.Key == m.Key(role)})
 			}

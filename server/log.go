@@ -28,11 +28,11 @@ func (a *api) readLog(ctx context.Context, by caller, q LogRequest) (LogPage, er
 		return LogPage{}, err
 	}
 	found := a.find(q, query)
-	if len(found.seqs) == 0 && q.Wait > 0 && by.slot != nil {
-		waited := by.slot.aside(func() { a.waitFor(ctx, query, min(time.Duration(q.Wait), MaxLogWait)) })
-		if waited {
-			found = a.find(q, query)
+	if len(found.seqs) == 0 && q.Wait > 0 {
+		if err := by.slot.aside(func() { a.waitFor(ctx, query, min(time.Duration(q.Wait), MaxLogWait)) }); err != nil {
+			return LogPage{}, err
 		}
+		found = a.find(q, query)
 	}
 	page := LogPage{Events: []LogRecord{}, Next: max(q.From, found.last+1), Last: found.last, Earlier: found.earlier, Unknown: found.unknown}
 	if q.To != 0 {
@@ -110,8 +110,11 @@ func (a *api) waitFor(ctx context.Context, query projections.Query, most time.Du
 	for {
 		changed, there := a.runner.Changed(), false
 		a.runner.Index(func(x *projections.Index) {
+			if x.Seq() < query.From {
+				return // it was a heartbeat that came, as most are
+			}
 			there = len(x.Find(query)) > 0
-			query.From = max(query.From, x.Seq()+1) // what was looked at once is not again
+			query.From = x.Seq() + 1 // what was looked at once is not again
 		})
 		if there {
 			return

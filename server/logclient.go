@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"noxmesh/events"
+	"noxmesh/projections/client"
 )
 
 // LogPage gives one page of the log.
@@ -67,7 +68,7 @@ func (c *Client) ReadLogPages(ctx context.Context, q LogRequest, follow bool, fn
 			if len(page.Events) > 0 || time.Since(asked) > followPause {
 				continue
 			}
-		case !follow || !errors.Is(err, errNoAnswer):
+		case !follow || !errors.Is(err, client.ErrNoAnswer):
 			return err
 		}
 		select {

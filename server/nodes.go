@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"time"
 
 	"noxmesh/events"
 	"noxmesh/projections"
@@ -103,10 +104,20 @@ func checkResources(list []events.Resource) error {
 	return nil
 }
 
-func (a *api) fleet(_ context.Context, _ caller, q FleetRequest) (out Fleet, err error) {
-	a.runner.View(func(m *projections.Mesh) {
-		out.Nodes, out.More = m.Fleet(q.After, fleetPage)
+func (a *api) fleet(ctx context.Context, _ caller, q FleetRequest) (out Fleet, err error) {
+	out.Past, err = a.state(ctx, q.At, func(m *projections.Mesh, _ time.Time) {
 		out.EventSeq, out.HeartbeatSeq = m.EventSeq, m.HeartbeatSeq
+		if q.Node == "" {
+			out.Nodes, out.More = m.Fleet(q.After, fleetPage)
+		} else if n := m.Enrolled(q.Node); n != nil {
+			out.Nodes = []projections.NodeView{n.Detail()}
+		}
 	})
-	return out, nil
+	if err == nil && q.Node != "" && len(out.Nodes) == 0 {
+		err = noSuchNode(events.Printable(q.Node, 63))
+		if out.Past != nil {
+			err = fmt.Errorf("no node %q was enrolled at %s", events.Printable(q.Node, 63), out.Past.At.Format(time.RFC3339))
+		}
+	}
+	return out, err
 }

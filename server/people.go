@@ -37,6 +37,10 @@ var permitted = map[string][]string{
 	cmdLogRead:          {RoleOperator, RoleAuditor},
 	cmdStreamRead:       {RoleOperator, RoleAuditor},
 	cmdViewWatch:        {RoleOperator, RoleAuditor, RoleViewer},
+	cmdLogCheckpoint:    {RoleOperator, RoleAuditor},
+	cmdLogCheckpoints:   {RoleOperator, RoleAuditor},
+	cmdLogHashes:        {RoleOperator, RoleAuditor},
+	cmdLogProve:         {RoleOperator, RoleAuditor},
 	cmdKeyList:          {RoleOperator},
 	cmdKeyRotate:        {RoleOperator},
 }

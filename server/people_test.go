@@ -24,8 +24,9 @@ func TestCommandsHaveRoles(t *testing.T) {
 	}
 	for role, want := range map[string][]string{
 		RoleOperator: commands,
-		RoleAuditor:  {cmdFleet, cmdLogRead, cmdReleaseList, cmdRolloutBacktest, cmdRolloutList, cmdRolloutStatus, cmdStreamRead, cmdViewWatch},
-		RoleViewer:   {cmdFleet, cmdReleaseList, cmdRolloutList, cmdRolloutStatus, cmdViewWatch},
+		RoleAuditor: {cmdFleet, cmdLogCheckpoint, cmdLogCheckpoints, cmdLogHashes, cmdLogProve, cmdLogRead, cmdReleaseList, cmdRolloutBacktest, cmdRolloutList, cmdRolloutStatus,
+			cmdStreamRead, cmdViewWatch},
+		RoleViewer: {cmdFleet, cmdReleaseList, cmdRolloutList, cmdRolloutStatus, cmdViewWatch},
 	} {
 		if got := commandsOf(role); !slices.Equal(got, want) {
 			t.Errorf("an %s may give\n%v\nwant\n%v", role, got, want)

@@ -124,6 +124,7 @@ type HoldReply struct {
 type ReleaseList struct {
 	Releases []projections.ReleaseView `json:"releases"`
 	EventSeq uint64                    `json:"event_seq"`
+	Past     *Past                     `json:"past,omitempty"`
 }
 
 // StartRequest asks for a rollout. Fields of the policy that are zero take
@@ -164,17 +165,34 @@ type RolloutRequest struct {
 	Reason string `json:"reason,omitempty"` // why it is paused, resumed or ended
 	// Mode is for resuming a halted rollout.
 	Mode events.ResumeMode `json:"mode,omitempty"`
+	// At is the moment wanted of a status, now if there is none.
+	At *time.Time `json:"at,omitempty"`
+}
+
+// AtRequest asks for a list as it was at a moment, or is now if there is none.
+type AtRequest struct {
+	At *time.Time `json:"at,omitempty"`
+}
+
+// RolloutStatus is the status of a rollout, now or at the moment asked for.
+type RolloutStatus struct {
+	*rollout.Status
+	Past *Past `json:"past,omitempty"`
 }
 
 // RolloutList is all rollouts, the newest first, without their nodes.
 type RolloutList struct {
 	Rollouts []*rollout.Status `json:"rollouts"`
 	EventSeq uint64            `json:"event_seq"`
+	Past     *Past             `json:"past,omitempty"`
 }
 
-// FleetRequest asks for a page of the fleet.
+// FleetRequest asks for a page of the fleet, or for one node in full detail.
 type FleetRequest struct {
 	After string `json:"after,omitempty"`
+	Node  string `json:"node,omitempty"`
+	// At is the moment wanted, now if there is none.
+	At *time.Time `json:"at,omitempty"`
 }
 
 // Fleet is (a page of) the fleet, by name.
@@ -184,6 +202,8 @@ type Fleet struct {
 	// EventSeq and HeartbeatSeq are what the view reflects.
 	EventSeq     uint64 `json:"event_seq"`
 	HeartbeatSeq uint64 `json:"heartbeat_seq"`
+	// Past is set in an answer about a moment that was asked for.
+	Past *Past `json:"past,omitempty"`
 }
 
 // UserAddRequest asks for a credential for a person or a tool. One that the user

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"noxmesh/events"
 	"noxmesh/projections"
@@ -63,11 +64,11 @@ func (a *api) addRelease(ctx context.Context, by caller, q ReleaseAddRequest) (R
 	return out, err
 }
 
-func (a *api) listReleases(context.Context, caller, struct{}) (out ReleaseList, err error) {
-	a.runner.View(func(m *projections.Mesh) {
+func (a *api) listReleases(ctx context.Context, _ caller, q AtRequest) (out ReleaseList, err error) {
+	out.Past, err = a.state(ctx, q.At, func(m *projections.Mesh, _ time.Time) {
 		out.Releases, out.EventSeq = m.ReleaseViews(), m.EventSeq
 	})
-	return out, nil
+	return out, err
 }
 
 func (a *api) holdRelease(ctx context.Context, by caller, q HoldRequest) (HoldReply, error) {

@@ -86,21 +86,39 @@ func (a *api) status(id string) (out *rollout.Status, err error) {
 	return out, err
 }
 
-func (a *api) rolloutStatus(_ context.Context, _ caller, q RolloutRequest) (*rollout.Status, error) {
-	return a.status(q.ID)
+func (a *api) rolloutStatus(ctx context.Context, _ caller, q RolloutRequest) (out RolloutStatus, err error) {
+	var missing error
+	out.Past, err = a.state(ctx, q.At, func(m *projections.Mesh, now time.Time) {
+		var r *projections.Rollout
+		if r, missing = find(m, q.ID); missing == nil {
+			out.Status = rollout.StatusOf(m, r.ID, now)
+		}
+	})
+	switch {
+	case err != nil:
+		return out, err
+	case missing != nil && out.Past != nil:
+		return out, fmt.Errorf("at %s %w", out.Past.At.Format(time.RFC3339), missing)
+	case missing == nil && out.Past != nil:
+		out.Next = nil // what made sense then
+	}
+	return out, missing
 }
 
-func (a *api) listRollouts(context.Context, caller, struct{}) (out RolloutList, err error) {
-	a.runner.View(func(m *projections.Mesh) {
+func (a *api) listRollouts(ctx context.Context, _ caller, q AtRequest) (out RolloutList, err error) {
+	out.Past, err = a.state(ctx, q.At, func(m *projections.Mesh, now time.Time) {
 		out.EventSeq = m.EventSeq
 		out.Rollouts = []*rollout.Status{}
 		for _, r := range slices.Backward(m.InOrder()) {
-			s := rollout.StatusOf(m, r.ID, time.Now())
+			s := rollout.StatusOf(m, r.ID, now)
 			s.Nodes = nil
+			if q.At != nil {
+				s.Next = nil
+			}
 			out.Rollouts = append(out.Rollouts, s)
 		}
 	})
-	return out, nil
+	return out, err
 }
 
 // act carries one command about one rollout out and gives the status after it.

@@ -52,6 +52,7 @@ type Server struct {
 	api     *api
 	door    *door
 	metrics net.Addr
+	notary  *logNotary
 	cancel  context.CancelCauseFunc
 	ctx     context.Context
 	parts   sync.WaitGroup
@@ -99,6 +100,9 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	if err := EnsureStreams(ctx, js, StreamOptions{}); err != nil {
 		return nil, err
 	}
+	if s.notary, err = openNotary(ctx, c.DataDir, js, c.Logger); err != nil {
+		return nil, err
+	}
 	hostname, err := os.Hostname()
 	if err != nil {
 		hostname = "unknown"
@@ -107,10 +111,10 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	log := events.NewLog(js)
 	log.Appended = c.Appended
 	runner := projections.NewRunner(js, log)
-	runner.Dir, runner.Logger = filepath.Join(c.DataDir, "projections"), c.Logger
+	runner.Dir, runner.Logger = snapshotDir(c.DataDir), c.Logger
 	signer := &signer{dir: c.DataDir, log: log, runner: runner, source: source, logger: c.Logger, afterStep: func(string) error { return nil }}
 	log.Seal = signer.seal
-	s.part("projections", runner.Run)
+	s.part("projections", func(ctx context.Context) error { return whatToDo(runner.Run(ctx), c.DataDir) })
 	if c.Metrics != "" {
 		l, err := listenMetrics(c.Metrics)
 		if err != nil {
@@ -121,17 +125,23 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	}
 	s.part("pulse", (&pulser{js: js, server: hostname, interval: c.PulseInterval, logger: c.Logger}).run)
 	s.part("intake", (&intake{js: js, log: log, runner: runner, source: source, logger: c.Logger}).run)
+	s.part("away", (&awayKeeper{log: log, runner: runner, source: source, logger: c.Logger}).run)
 	s.part("health", func(ctx context.Context) error { return watchHealth(ctx, broker) })
 	select {
 	case <-runner.Ready():
 	case <-s.ctx.Done():
-		return nil, context.Cause(s.ctx)
+		return nil, whatToDo(context.Cause(s.ctx), c.DataDir)
 	case <-ctx.Done():
 		return nil, fmt.Errorf("reading the log: %w", ctx.Err())
 	}
 	if err := signer.start(ctx); err != nil {
 		return nil, err
 	}
+	if err := s.notary.start(runner); err != nil {
+		return nil, err
+	}
+	s.part("notary", s.notary.follow)
+	s.part("checkpoints", s.notary.watch)
 	s.part("stager", (&rollout.Stager{Log: log, Runner: runner, Source: source, Logger: c.Logger}).Run)
 	s.part("views", (&views{js: js, runner: runner, logger: c.Logger}).run)
 	guard := &guard{file: RevokedFile(c.DataDir), broker: broker, runner: runner, logger: c.Logger}
@@ -143,6 +153,7 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	if err := s.api.firstOperator(ctx, c.DataDir, c.NewOperator); err != nil {
 		return nil, err
 	}
+	s.api.notary = s.notary
 	if err := s.api.start(); err != nil {
 		return nil, err
 	}
@@ -215,10 +226,14 @@ func (s *Server) Stop() error {
 		s.door.stop()
 	}
 	s.parts.Wait()
+	var err error
+	if s.notary != nil {
+		err = s.notary.close()
+	}
 	if s.nc != nil {
 		s.nc.Close()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	return s.broker.Shutdown(ctx)
+	return errors.Join(err, s.broker.Shutdown(ctx))
 }

@@ -86,7 +86,7 @@ func (w *whole) beat(t *testing.T, nc *nats.Conn, name, version string) {
 			t.Fatal(err)
 		}
 		for _, n := range f.Nodes {
-			if n.Node == name && n.Running == version {
+			if n.Node == name && n.Running == version && n.LastHeard != nil {
 				return true, ""
 			}
 		}

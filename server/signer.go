@@ -61,7 +61,7 @@ type signer struct {
 // start makes the keys of a mesh that has none, and refuses to go on without
 // the delivery key that nodes trust. The log must have been read.
 func (s *signer) start(ctx context.Context) error {
-	for _, role := range []string{events.KeyDelivery, events.KeyRelease} {
+	for _, role := range []string{events.KeyDelivery, events.KeyRelease, events.KeyNotary} {
 		if err := s.first(ctx, role); err != nil {
 			return err
 		}

@@ -16,6 +16,8 @@ type StreamRequest struct {
 	Stream string `json:"stream"`
 	// From is the first sequence wanted; 0 and 1 mean all.
 	From uint64 `json:"from,omitempty"`
+	// Seqs wants these sequences and nothing else, if there are any.
+	Seqs []uint64 `json:"seqs,omitempty"`
 }
 
 // StreamPage is a page of a stream, in order.
@@ -48,6 +50,9 @@ func (a *api) readStream(ctx context.Context, _ caller, q StreamRequest) (Stream
 	}
 	state := stream.CachedInfo().State
 	page := StreamPage{Messages: []StoredMessage{}, Next: max(q.From, 1), First: state.FirstSeq, Last: state.LastSeq}
+	if len(q.Seqs) > 0 {
+		return readSeqs(ctx, stream, q.Seqs, page)
+	}
 	if page.Next > page.Last {
 		return page, nil
 	}

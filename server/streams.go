@@ -23,6 +23,9 @@ type StreamOptions struct {
 	Replicas int
 	// HeartbeatAge is how long heartbeats are kept; 24 h if zero.
 	HeartbeatAge time.Duration
+	// HeartbeatsFrom and ReportsFrom are the first sequences of HEARTBEATS and
+	// REPORTS when they are made; 1 if zero.
+	HeartbeatsFrom, ReportsFrom uint64
 }
 
 func (o StreamOptions) withDefaults() (StreamOptions, error) {
@@ -83,6 +86,7 @@ func streamConfigs(o StreamOptions) []jetstream.StreamConfig {
 	heartbeats.MaxMsgSize = events.MaxHeartbeat + headerRoom
 	heartbeats.DenyDelete, heartbeats.DenyPurge = true, true
 	heartbeats.Duplicates = dedupWindow
+	heartbeats.FirstSeq = o.HeartbeatsFrom
 	if o.Replicas == 1 { // the broker offers it for single copies only
 		heartbeats.PersistMode = jetstream.AsyncPersistMode
 	}
@@ -95,6 +99,7 @@ func streamConfigs(o StreamOptions) []jetstream.StreamConfig {
 	reports.MaxMsgSize = events.MaxReport + headerRoom
 	reports.DenyDelete, reports.DenyPurge = true, true
 	reports.Duplicates = dedupWindow
+	reports.FirstSeq = o.ReportsFrom
 
 	// An object store as the client library makes it.
 	packages := base(events.StreamPackages, o)

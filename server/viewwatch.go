@@ -17,15 +17,11 @@ import (
 
 const cmdViewWatch = client.CommandWatch
 
-// A page has so many entries, or bytes of them.
 const (
+	// A page has so many entries, or bytes of them.
 	watchPage  = 500
 	watchBytes = 1 << 20
 )
-
-// errWaiting is told to who would be one too many. Those whose connection broke
-// are counted until their wait is over.
-var errWaiting = fmt.Errorf("%d watches and readers wait for you, or %d in all, and that is the limit: end one, or %w", maxUserWaiting, maxWaiting, errAgain)
 
 // watchView gives the keys of a bucket whose newest value came after a token,
 // and waits for one if there is none.
@@ -97,17 +93,10 @@ func (a *api) watchView(ctx context.Context, by caller, q client.WatchRequest) (
 			case <-wait.Done():
 			}
 		}()
-		waited := false
-		back := by.slot.aside(func() {
-			waited = true
-			err = take(cons.Fetch(1, jetstream.FetchContext(wait)))
-		})
-		switch {
-		case !waited:
-			return client.WatchReply{}, errWaiting
-		case !back:
-			return client.WatchReply{}, errBusy
-		case errors.Is(err, nats.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
+		if no := by.slot.aside(func() { err = take(cons.Fetch(1, jetstream.FetchContext(wait))) }); no != nil {
+			return client.WatchReply{}, no
+		}
+		if errors.Is(err, nats.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
 			err = nil // nothing has changed
 		}
 	}

@@ -27,6 +27,7 @@ import (
 	"noxmesh/nodeagent"
 	"noxmesh/nodeagent/simnode"
 	"noxmesh/projections"
+	"noxmesh/rollout"
 	"noxmesh/server"
 )
 
@@ -229,7 +230,33 @@ func (c *crashRun) run(ctx context.Context, killAt uint64) []events.Record {
 		})
 		return err == nil, err
 	})
+	c.wait(ctx, "the log is audited", func(ctx context.Context) (bool, error) { return c.audit(ctx, killAt == 0) })
 	return all
+}
+
+// audit looks whether every decision is borne out, and was recomputed if the
+// server was never killed: heartbeats are lost with it, as they may be.
+func (c *crashRun) audit(ctx context.Context, whole bool) (bool, error) {
+	a := rollout.NewAudit("")
+	if err := auditMesh(ctx, c.client, a, io.Discard); err != nil {
+		return false, err
+	}
+	res, err := a.Result()
+	if err != nil {
+		return false, err
+	}
+	for _, f := range res.Findings {
+		c.t.Errorf("event %d %s %s: recorded %s; the policy says %s", f.Event, f.Type, f.Node, f.Recorded, f.Policy)
+	}
+	again, rest := 0, 0
+	for _, r := range res.Rollouts {
+		again, rest = again+r.Recomputed, rest+r.Checked
+	}
+	if again+rest < 10 || whole && rest > 0 {
+		c.t.Errorf("%d decisions were recomputed, %d only checked", again, rest)
+	}
+	c.t.Logf("%d decisions were recomputed, %d only checked; heartbeats %+v", again, rest, res.Heartbeats)
+	return true, nil
 }
 
 // chooseAddress takes a free port, which the server keeps when it is started again.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,31 +10,39 @@ import (
 )
 
 func newFleet(o *options) *cobra.Command {
-	return o.jsonFlag(&cobra.Command{
-		Use:   "fleet",
+	cmd := &cobra.Command{
+		Use:   "fleet [NODE]",
 		Short: "Show each node: what it should run, what it runs, when it was heard",
-		Args:  cobra.NoArgs,
-		RunE: o.with(func(cmd *cobra.Command, _ []string, c *server.Client) error {
-			f, err := c.Fleet(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if o.json {
-				return printJSON(cmd.OutOrStdout(), f)
-			}
-			if len(f.Nodes) == 0 {
-				fmt.Fprintln(cmd.OutOrStdout(), "no node yet: invite one with nox-mesh node invite NAME")
-				return nil
-			}
-			t := newTable(cmd.OutOrStdout(), "NODE", "LABELS", "DECLARED", "RUNNING", "KNOWN GOOD", "LAST HEARD", "NOTE")
-			for _, n := range f.Nodes {
-				t.row(n.Node, labelText(n.Labels), dash(n.Declared), dash(n.Running), dash(n.KnownGood), ago(n.LastHeard), note(n))
-			}
-			t.end()
-			fmt.Fprintf(cmd.OutOrStdout(), "%s, as of event %d and heartbeat %d\n", plural(len(f.Nodes), "node"), f.EventSeq, f.HeartbeatSeq)
-			return nil
-		}),
+		Long: `Show each node, or one in full detail. With --at, as it was at a moment: the log and
+the heartbeats are replayed up to then.`,
+		Example: "  nox-mesh fleet\n  nox-mesh fleet ams-01\n  nox-mesh fleet --at 3d\n  nox-mesh fleet ams-01 --at '2026-11-07 14:00'",
+		Args:    cobra.MaximumNArgs(1),
+	}
+	when := atFlag(cmd)
+	cmd.RunE = o.with(func(cmd *cobra.Command, args []string, c *server.Client) error {
+		at, err := when()
+		if err != nil {
+			return err
+		}
+		var f server.Fleet
+		if len(args) == 1 {
+			f, err = c.NodeAt(cmd.Context(), args[0], at)
+		} else {
+			f, err = c.FleetAt(cmd.Context(), at)
+		}
+		switch out := cmd.OutOrStdout(); {
+		case err != nil:
+			return err
+		case o.json:
+			return printJSON(out, f)
+		case len(args) == 1:
+			printNode(out, f)
+		default:
+			printFleet(out, f)
+		}
+		return nil
 	})
+	return o.jsonFlag(cmd)
 }
 
 // note is the one thing most worth knowing about a node.

@@ -16,10 +16,11 @@ import (
 func newKey(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "key",
-		Short: "List and rotate the keys that nodes trust",
+		Short: "List the signing keys, and rotate those that nodes trust",
 		Long: `Nodes trust two keys, which they get to know when they join. The delivery key is the
 server's and signs what each node is declared. The release key signs packages and
-belongs where they are built. What each is worth to a thief: docs/security.md`,
+belongs where they are built. The notary's key, which no node needs, is the server's
+too and signs checkpoints of the log (nox-mesh log verify). What each is worth to a thief: docs/security.md`,
 	}
 	rotate := &cobra.Command{Use: "rotate", Short: "Put a new key in the place of one"}
 	rotate.AddCommand(newRotateDelivery(o), newRotateRelease(o))

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -16,42 +14,26 @@ import (
 )
 
 func newLog(o *options) *cobra.Command {
-	var (
-		q      server.LogRequest
-		follow bool
-	)
+	var l logOptions
 	cmd := &cobra.Command{
 		Use:   "log",
 		Short: "Read the log of everything that happened",
 		Long: `Read the log, oldest first: one line an event, or with --json one CloudEvents
-object a line. Filters add up.`,
-		Example: "  nox-mesh log --node ams-01\n  nox-mesh log --type halted --json\n  nox-mesh log --follow",
-		Args:    cobra.NoArgs,
-		RunE: o.with(func(cmd *cobra.Command, _ []string, c *server.Client) error {
-			out := cmd.OutOrStdout()
-			matched := 0
-			err := c.ReadLog(cmd.Context(), q, follow, func(rec events.Record) error {
-				matched++
-				if o.json {
-					_, err := fmt.Fprintf(out, "%s\n", rec.Event.Encode())
-					return err
-				}
-				return printEvent(out, rec)
-			})
-			if errors.Is(err, context.Canceled) {
-				return nil // Ctrl-C ends --follow
-			}
-			if err == nil && matched == 0 && !o.json {
-				fmt.Fprintln(out, "no event matches")
-			}
-			return err
-		}),
+object a line, byte for byte as it is stored. Filters add up. Lines have this
+machine's time zone, --json has UTC.
+
+On a terminal only the newest 100 events are shown, unless --all, --from, --limit
+or --last says otherwise; a file or a pipe, and --json, get all that match.`,
+		Example: `  nox-mesh log --node ams-01 --since 2h
+  nox-mesh log --release 1.2.0 --type halted --json
+  nox-mesh log --limit 500 --from 12000
+  nox-mesh log --follow`,
+		Args: cobra.NoArgs,
+		RunE: o.with(func(cmd *cobra.Command, _ []string, c *server.Client) error { return l.readLog(cmd, c, o.json) }),
 	}
-	f := cmd.Flags()
-	f.StringVar(&q.Node, "node", "", "only events about this node and its declarations")
-	f.StringVar(&q.Rollout, "rollout", "", "only events of this rollout and the declarations that it led to")
-	f.StringVar(&q.Type, "type", "", `only events of this type: "halted", "rollout.halted" or in full`)
-	f.BoolVar(&follow, "follow", false, "go on with new events until Ctrl-C")
+	l.flags(cmd.Flags())
+	cmd.AddCommand(newLogShow(o), newLogExplain(o), newLogReplay(o), newLogAudit(o))
+	cmd.AddCommand(logProofs(o)...)
 	return o.jsonFlag(cmd)
 }
 
@@ -86,6 +68,8 @@ func describe(fact events.Fact) string {
 		return f.Reason
 	case *events.NodeRevoked:
 		return f.Reason
+	case *events.NodeAway:
+		return fmt.Sprintf("not heard for %s, since %s; the mesh listened for %s of it", f.To.Sub(f.From).Round(time.Second), f.From.Local().Format(time.DateTime), time.Duration(f.Listened).Round(time.Second))
 	case *events.UserAdded:
 		return f.Role
 	case *events.UserRevoked:

@@ -53,12 +53,12 @@ func labelText(labels map[string]string) string {
 	return dash(strings.Join(parts, ","))
 }
 
-// ago words a moment in the past.
-func ago(t *time.Time) string {
+// agoFrom words a moment before another one, which is now unless the past is shown.
+func agoFrom(t *time.Time, now time.Time) string {
 	if t == nil || t.IsZero() {
 		return "never"
 	}
-	switch d := time.Since(*t); {
+	switch d := now.Sub(*t); {
 	case d < 2*time.Second:
 		return "now"
 	case d < 2*time.Minute:

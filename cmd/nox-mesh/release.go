@@ -66,44 +66,61 @@ The same package may be added again, to have it signed by a new release key.`,
 }
 
 func newReleaseList(o *options) *cobra.Command {
-	return o.jsonFlag(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "List the releases and where they are",
+		Short: "List the releases and where they are, or were at a moment",
 		Args:  cobra.NoArgs,
-		RunE: o.with(func(cmd *cobra.Command, _ []string, c *server.Client) error {
-			list, err := c.Releases(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if o.json {
-				return printJSON(cmd.OutOrStdout(), list)
-			}
-			if len(list.Releases) == 0 {
-				fmt.Fprintln(cmd.OutOrStdout(), "no release yet: add one with nox-mesh release add FILE.deb")
-				return nil
-			}
-			t := newTable(cmd.OutOrStdout(), "VERSION", "ARCH", "STATE", "SIZE", "ADDED", "DECLARED", "CONFIRMED", "ROLLED BACK", "SILENT", "SHA256")
-			for _, r := range list.Releases {
-				state := "-"
-				switch {
-				case r.Held != "":
-					state = "HELD"
-				case r.Unsigned != "":
-					state = "UNSIGNED"
-				}
-				t.row(r.Version, r.Architecture, state, byteSize(r.Size), ago(&r.Added), r.Declared, r.Confirmed, r.RolledBack, r.Silent, r.SHA256[:8])
-			}
-			t.end()
-			printHeld(cmd.OutOrStdout(), list.Releases)
-			for _, r := range list.Releases {
-				if r.Unsigned != "" {
-					fmt.Fprintf(cmd.OutOrStdout(), "nodes would refuse %s for %s by the release key in force: %s; add its package again with --sign-key FILE\n", r.Version, r.Architecture, r.Unsigned)
-				}
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "as of event %d; counts are nodes\n", list.EventSeq)
+	}
+	when := atFlag(cmd)
+	cmd.RunE = o.with(func(cmd *cobra.Command, _ []string, c *server.Client) error {
+		at, err := when()
+		if err != nil {
+			return err
+		}
+		list, err := c.ReleasesAt(cmd.Context(), at)
+		if err != nil {
+			return err
+		}
+		out := cmd.OutOrStdout()
+		switch {
+		case o.json:
+			return printJSON(out, list)
+		case len(list.Releases) == 0 && at != nil:
+			fmt.Fprintln(out, "there was no release")
+			printPast(out, list.Past)
 			return nil
-		}),
+		case len(list.Releases) == 0:
+			fmt.Fprintln(out, "no release yet: add one with nox-mesh release add FILE.deb")
+			return nil
+		}
+		printReleases(out, list)
+		return nil
 	})
+	return o.jsonFlag(cmd)
+}
+
+func printReleases(out io.Writer, list server.ReleaseList) {
+	now := momentOf(list.Past)
+	t := newTable(out, "VERSION", "ARCH", "STATE", "SIZE", "ADDED", "DECLARED", "CONFIRMED", "ROLLED BACK", "SILENT", "SHA256")
+	for _, r := range list.Releases {
+		state := "-"
+		switch {
+		case r.Held != "":
+			state = "HELD"
+		case r.Unsigned != "":
+			state = "UNSIGNED"
+		}
+		t.row(r.Version, r.Architecture, state, byteSize(r.Size), agoFrom(&r.Added, now), r.Declared, r.Confirmed, r.RolledBack, r.Silent, r.SHA256[:8])
+	}
+	t.end()
+	printHeld(out, list.Releases)
+	for _, r := range list.Releases {
+		if r.Unsigned != "" {
+			fmt.Fprintf(out, "nodes would refuse %s for %s by the release key in force: %s; add its package again with --sign-key FILE\n", r.Version, r.Architecture, r.Unsigned)
+		}
+	}
+	fmt.Fprintf(out, "as of event %d; counts are nodes\n", list.EventSeq)
+	printPast(out, list.Past)
 }
 
 // printHeld says why versions are held, once for each version and reason.

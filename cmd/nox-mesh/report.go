@@ -62,9 +62,12 @@ func wrapWords(text string, width int) []string {
 }
 
 // printStatus is the report of a rollout: what, how far, why, what to do next.
-func printStatus(out io.Writer, s *rollout.Status) {
+func printStatus(out io.Writer, s *rollout.Status) { printStatusFrom(out, s, time.Now()) }
+
+// printStatusFrom is [printStatus] of a moment.
+func printStatusFrom(out io.Writer, s *rollout.Status, now time.Time) {
 	fmt.Fprintf(out, "rollout %s of %s: %s\n", s.ID, s.Version, strings.ToUpper(string(s.State)))
-	field(out, "started", fmt.Sprintf("%s by %s, %s", ago(&s.Started), s.Actor, policyText(s.Policy)))
+	field(out, "started", fmt.Sprintf("%s by %s, %s", agoFrom(&s.Started, now), s.Actor, policyText(s.Policy)))
 	if s.Selector != "" {
 		field(out, "selected", s.Selector)
 	}

@@ -129,22 +129,30 @@ func shellWord(s string) string {
 }
 
 func newRolloutStatus(o *options) *cobra.Command {
-	return o.jsonFlag(&cobra.Command{
-		Use:   "status [ID|latest]",
-		Short: "Show how a rollout stands and why",
-		Args:  cobra.MaximumNArgs(1),
-		RunE: o.with(func(cmd *cobra.Command, args []string, c *server.Client) error {
-			s, err := c.Rollout(cmd.Context(), idOrLatest(args))
-			if err != nil {
-				return err
-			}
-			if o.json {
-				return printJSON(cmd.OutOrStdout(), s)
-			}
-			printStatus(cmd.OutOrStdout(), s)
-			return nil
-		}),
+	cmd := &cobra.Command{
+		Use:     "status [ID|latest]",
+		Short:   "Show how a rollout stands and why, or stood at a moment",
+		Example: "  nox-mesh rollout status r7\n  nox-mesh rollout status r7 --at '2026-11-07 14:00'",
+		Args:    cobra.MaximumNArgs(1),
+	}
+	when := atFlag(cmd)
+	cmd.RunE = o.with(func(cmd *cobra.Command, args []string, c *server.Client) error {
+		at, err := when()
+		if err != nil {
+			return err
+		}
+		s, err := c.RolloutAt(cmd.Context(), idOrLatest(args), at)
+		if err != nil {
+			return err
+		}
+		if o.json {
+			return printJSON(cmd.OutOrStdout(), s)
+		}
+		printStatusFrom(cmd.OutOrStdout(), s.Status, momentOf(s.Past))
+		printPast(cmd.OutOrStdout(), s.Past)
+		return nil
 	})
+	return o.jsonFlag(cmd)
 }
 
 func idOrLatest(args []string) string {
@@ -155,33 +163,46 @@ func idOrLatest(args []string) string {
 }
 
 func newRolloutList(o *options) *cobra.Command {
-	return o.jsonFlag(&cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "List all rollouts",
+		Short: "List all rollouts, now or at a moment",
 		Args:  cobra.NoArgs,
-		RunE: o.with(func(cmd *cobra.Command, _ []string, c *server.Client) error {
-			list, err := c.Rollouts(cmd.Context())
-			if err != nil {
-				return err
-			}
-			if o.json {
-				return printJSON(cmd.OutOrStdout(), list)
-			}
-			if len(list.Rollouts) == 0 {
-				fmt.Fprintln(cmd.OutOrStdout(), "no rollout yet: start one with nox-mesh rollout start VERSION")
-				return nil
-			}
-			t := newTable(cmd.OutOrStdout(), "ID", "VERSION", "STATE", "STARTED", "BY", "NODES", "NOTE")
-			for _, s := range list.Rollouts {
-				note := s.Reason
-				if s.Paused != nil {
-					note = pauseText(s.Paused)
-				}
-				t.row(s.ID, s.Version, s.State, ago(&s.Started), s.Actor, fmt.Sprintf("%d of %d", s.Counts[projections.Passed], s.Cohort), dash(cut(note, 50)))
-			}
-			t.end()
-			fmt.Fprintf(cmd.OutOrStdout(), "as of event %d; NODES are those that passed\n", list.EventSeq)
+	}
+	when := atFlag(cmd)
+	cmd.RunE = o.with(func(cmd *cobra.Command, _ []string, c *server.Client) error {
+		at, err := when()
+		if err != nil {
+			return err
+		}
+		list, err := c.RolloutsAt(cmd.Context(), at)
+		if err != nil {
+			return err
+		}
+		out := cmd.OutOrStdout()
+		switch {
+		case o.json:
+			return printJSON(out, list)
+		case len(list.Rollouts) == 0 && at != nil:
+			fmt.Fprintln(out, "there was no rollout")
+			printPast(out, list.Past)
 			return nil
-		}),
+		case len(list.Rollouts) == 0:
+			fmt.Fprintln(out, "no rollout yet: start one with nox-mesh rollout start VERSION")
+			return nil
+		}
+		now := momentOf(list.Past)
+		t := newTable(out, "ID", "VERSION", "STATE", "STARTED", "BY", "NODES", "NOTE")
+		for _, s := range list.Rollouts {
+			note := s.Reason
+			if s.Paused != nil {
+				note = pauseText(s.Paused)
+			}
+			t.row(s.ID, s.Version, s.State, agoFrom(&s.Started, now), s.Actor, fmt.Sprintf("%d of %d", s.Counts[projections.Passed], s.Cohort), dash(cut(note, 50)))
+		}
+		t.end()
+		fmt.Fprintf(out, "as of event %d; NODES are those that passed\n", list.EventSeq)
+		printPast(out, list.Past)
+		return nil
 	})
+	return o.jsonFlag(cmd)
 }

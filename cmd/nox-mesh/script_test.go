@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -37,6 +38,12 @@ func TestScripts(t *testing.T) {
 			"heard":  heard,
 			"told":   told,
 			"fails":  fails,
+			// moment NAME keeps the time of now in a variable, for --at.
+			"moment": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Setenv(args[0], time.Now().UTC().Format(time.RFC3339Nano))
+			},
+			"tokens": tokens,
+			"idof":   idOf,
 			// terminate sends SIGTERM to what runs in the background.
 			"terminate": func(ts *testscript.TestScript, _ bool, _ []string) {
 				for _, cmd := range ts.BackgroundCmds() {
@@ -100,7 +107,7 @@ func heard(ts *testscript.TestScript, neg bool, args []string) {
 	// The broker answers once it has the heartbeat; the mesh then reads it.
 	_, err = nc.Request(events.HeartbeatSubject(node), raw, 20*time.Second)
 	ts.Check(err)
-	untilNode(ts, node, func(n projections.NodeView) bool { return n.Running == version })
+	untilNode(ts, node, func(n projections.NodeView) bool { return n.Running == version && n.LastHeard != nil })
 }
 
 // told NODE REVISION waits until a node has been declared a revision.
@@ -144,6 +151,41 @@ func fails(ts *testscript.TestScript, neg bool, args []string) {
 	defer nc.Close()
 	_, err = nc.Request(events.ReportSubject(args[0], events.ReportRolledBack), raw, 20*time.Second)
 	ts.Check(err)
+}
+
+// tokens N issues so many tokens: each is an event.
+func tokens(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: tokens N")
+	}
+	n, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	c, err := dialScript(ts)
+	ts.Check(err)
+	defer c.Close()
+	var nodes []string
+	for i := range n {
+		nodes = append(nodes, fmt.Sprint("spare-", i))
+	}
+	_, err = c.Invite(context.Background(), server.InviteRequest{Nodes: nodes})
+	ts.Check(err)
+}
+
+// idof SEQ puts the id of an event into ID, without its end.
+func idOf(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: idof SEQ")
+	}
+	seq, err := strconv.ParseUint(args[0], 10, 64)
+	ts.Check(err)
+	c, err := dialScript(ts)
+	ts.Check(err)
+	defer c.Close()
+	page, err := c.LogPage(context.Background(), server.LogRequest{From: seq, To: seq})
+	ts.Check(err)
+	rec, err := page.Events[0].Decode()
+	ts.Check(err)
+	ts.Setenv("ID", rec.Event.ID[:30])
 }
 
 func connectNode(ts *testscript.TestScript, node string) *nats.Conn {

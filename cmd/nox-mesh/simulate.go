@@ -199,7 +199,10 @@ func (q *simulation) printTrace(out io.Writer, settings []simulate.Setting) erro
 }
 
 // progress rewrites one line, and only where somebody looks.
-func progress(out io.Writer) func(done, all int) {
+func progress(out io.Writer) func(done, all int) { return progressOf(out, "runs") }
+
+// progressOf is [progress] of something else than runs.
+func progressOf(out io.Writer, what string) func(done, all int) {
 	f, ok := out.(*os.File)
 	if !ok {
 		return nil
@@ -211,7 +214,7 @@ func progress(out io.Writer) func(done, all int) {
 	return func(done, all int) {
 		if percent := 100 * done / all; percent != last {
 			last = percent
-			fmt.Fprintf(f, "\r%d of %d runs (%d%%)", done, all, percent)
+			fmt.Fprintf(f, "\r%d of %d %s (%d%%)", done, all, what, percent)
 			if done == all {
 				fmt.Fprint(f, "\r\033[K")
 			}

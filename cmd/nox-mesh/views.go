@@ -39,7 +39,7 @@ object with a token, from which --from goes on later.`,
 
 // watchView prints what changes in a bucket until ctx ends.
 func watchView(ctx context.Context, out io.Writer, c *client.Conn, bucket string, from client.Token, asJSON bool) error {
-	v := viewWatcher{out: out, bucket: bucket, caught: from != "", seen: map[string]fields{}}
+	v := viewWatcher{out: out, bucket: bucket, caught: from != "", seen: map[string]viewFields{}}
 	for ch, err := range client.Watch[json.RawMessage](ctx, c, bucket, from) {
 		switch {
 		case ctx.Err() != nil:
@@ -75,7 +75,7 @@ type viewWatcher struct {
 	out    io.Writer
 	bucket string
 	caught bool
-	seen   map[string]fields
+	seen   map[string]viewFields
 }
 
 func (v *viewWatcher) showJSON(ch client.Change[json.RawMessage]) error {
@@ -109,7 +109,7 @@ func (v *viewWatcher) show(ch client.Change[json.RawMessage]) error {
 		}
 		return say("gone")
 	}
-	now, err := fieldsOf(*ch.Value)
+	now, err := viewFieldsOf(*ch.Value)
 	if err != nil {
 		return err
 	}
@@ -128,16 +128,16 @@ func (v *viewWatcher) show(ch client.Change[json.RawMessage]) error {
 	return nil
 }
 
-// fields are the values of an object, by name; those of objects in it by both
+// viewFields are the values of an object, by name; those of objects in it by both
 // names.
-type fields map[string]string
+type viewFields map[string]string
 
-func fieldsOf(raw json.RawMessage) (fields, error) {
+func viewFieldsOf(raw json.RawMessage) (viewFields, error) {
 	var top map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &top); err != nil {
 		return nil, fmt.Errorf("the value does not read: %w", err)
 	}
-	out := fields{}
+	out := viewFields{}
 	for name, v := range top {
 		var inner map[string]json.RawMessage
 		if json.Unmarshal(v, &inner) != nil || inner == nil {
@@ -153,7 +153,7 @@ func fieldsOf(raw json.RawMessage) (fields, error) {
 }
 
 // to says which fields became what.
-func (f fields) to(now fields) []string {
+func (f viewFields) to(now viewFields) []string {
 	names := maps.Clone(f)
 	maps.Copy(names, now)
 	var out []string

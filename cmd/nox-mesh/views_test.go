@@ -21,7 +21,7 @@ import (
 
 func TestViewTellsWhatChanged(t *testing.T) {
 	var out strings.Builder
-	v := viewWatcher{out: &out, bucket: projections.BucketFleet, seen: map[string]fields{}}
+	v := viewWatcher{out: &out, bucket: projections.BucketFleet, seen: map[string]viewFields{}}
 	heard := time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC)
 	node := func(running string, revision uint64, beat time.Duration) *json.RawMessage {
 		at := heard.Add(beat)

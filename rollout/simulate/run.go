@@ -25,6 +25,9 @@ type Options struct {
 	Cohort int // nodes; 500
 	Policy events.Policy
 	Trace  bool // keep the trace
+	// Record, if set, gets both streams at the end of a run. The fleet's past is
+	// an hour then.
+	Record func(log []events.Record, heartbeats []events.Message)
 }
 
 // StatedPolicy is the policy that the table's targets are stated for.
@@ -92,11 +95,14 @@ func Run(s Setting, seed uint64, opts Options) Result {
 	if s.chaos {
 		cfg.Lose, cfg.Repeat, cfg.Stop, cfg.Keep = 0.1, 0.1, 0.01, true
 	}
+	cfg.Keep = cfg.Keep || opts.Record != nil
 	p := &play{setting: s, w: NewWorld(cfg), res: &Result{Setting: s.Name, Seed: seed, Cohort: opts.Cohort}}
 	w := p.w
 	history := dayHeard
+	if cfg.Keep {
+		history = time.Hour // is read again, at each start of a server or by an auditor
+	}
 	if s.chaos {
-		history = time.Hour // is read again at each start of a server
 		w.AddServer(time.Second + upTo(w.rng, 39*time.Second))
 	}
 	w.AddRelease(oldVersion, "amd64", "arm64", "riscv64")
@@ -112,6 +118,9 @@ func Run(s Setting, seed uint64, opts Options) Result {
 		p.event(rec, fact)
 	}
 	p.rollout(rollout.Request{Version: newVersion, Policy: opts.Policy, Seed: w.rng.Uint64()})
+	if opts.Record != nil {
+		opts.Record(w.Records, w.Messages())
+	}
 	return *p.res
 }
 
