@@ -18,8 +18,7 @@ import (
 // server writes it.
 type watched struct {
 	*mesh
-	api  *api
-	seen map[string]string
+	api *api
 }
 
 func startWatched(t *testing.T) *watched {
