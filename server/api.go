@@ -266,7 +266,7 @@ func (a *api) answer(msg *nats.Msg, result any, err error) {
 	if err != nil {
 		raw = []byte(`{"error":"the answer could not be written"}`)
 	}
-	if err := msg.Respond(raw); err != nil {
+	if err := msg.Respond(raw); err != nil && !a.nc.IsClosed() { // else the server stops
 		a.logger.Warn().Err(err).Str("subject", msg.Subject).Msg("could not answer a command")
 	}
 }

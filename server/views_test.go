@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -258,5 +259,53 @@ func TestViewsGoOnWithoutTheirBuckets(t *testing.T) {
 	}
 	if w.Err() != nil {
 		t.Error(w.Err())
+	}
+}
+
+// TestHeardAgainIsWrittenNowAndThen: a node that beats costs one write each while, and
+// the last beat is told of even if none comes after it.
+func TestHeardAgainIsWrittenNowAndThen(t *testing.T) {
+	m := startMesh(t, t.TempDir())
+	ctx, cancel := context.WithCancel(testContext(t))
+	log := events.NewLog(m.js)
+	if _, err := log.Append(ctx, events.New("n1", &events.NodeEnrolled{PublicKey: "k"}, events.Origin{Source: "s", Actor: "a"}, time.Now()), 0); err != nil {
+		t.Fatal(err)
+	}
+	runner := projections.NewRunner(m.js, log)
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	defer cancel()
+	parts.Go(func() { _ = runner.Run(ctx) })
+	v := &views{js: m.js, runner: runner, logger: testLog(t), beatEvery: 2 * time.Second}
+	parts.Go(func() { _ = v.run(ctx) })
+	raw, err := json.Marshal(events.Heartbeat{StartID: "s", Version: "1.0.0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const beats = 100
+	begin := time.Now()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for range beats {
+		if _, err := m.js.Publish(ctx, events.HeartbeatSubject("n1"), raw); err != nil {
+			t.Fatal(err)
+		}
+		<-tick.C
+	}
+	var writes uint64
+	(&whole{}).until(t, "the last beat is in the bucket", func() (bool, string) {
+		has, seqs := bucket(t, m.js, projections.BucketFleet)
+		writes = seqs["n1"]
+		var got projections.NodeView
+		if err := json.Unmarshal(has["n1"].Value, &got); err != nil {
+			return false, err.Error()
+		}
+		var want time.Time
+		runner.View(func(m *projections.Mesh) { want = m.Nodes["n1"].LastHeard() })
+		return has["n1"].HeartbeatSeq == beats && got.LastHeard != nil && got.LastHeard.Equal(want), fmt.Sprint(got.LastHeard, want)
+	})
+	// Enrolled, heard for the first time, and then once each while.
+	if most := 3 + uint64(time.Since(begin)/v.beatEvery); writes > most {
+		t.Errorf("%d beats led to %d writes, want %d at most", beats, writes, most)
 	}
 }

@@ -84,10 +84,19 @@ func (a *api) watchView(ctx context.Context, by caller, q client.WatchRequest) (
 		return batch.Error()
 	}
 	if reply.CaughtUp && q.Wait > 0 && !reply.Reset {
-		if no := by.slot.aside(func() { err = take(cons.Fetch(1, jetstream.FetchMaxWait(time.Duration(q.Wait)))) }); no != nil {
+		wait, end := context.WithTimeout(ctx, time.Duration(q.Wait))
+		defer end()
+		go func() {
+			select {
+			case <-a.stopped:
+				end()
+			case <-wait.Done():
+			}
+		}()
+		if no := by.slot.aside(func() { err = take(cons.Fetch(1, jetstream.FetchContext(wait))) }); no != nil {
 			return client.WatchReply{}, no
 		}
-		if errors.Is(err, nats.ErrTimeout) {
+		if errors.Is(err, nats.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
 			err = nil // nothing has changed
 		}
 	}

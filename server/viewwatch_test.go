@@ -196,30 +196,21 @@ func TestWatchesLeaveRoom(t *testing.T) {
 	w := startServer(t, t.TempDir())
 	ctx, cancel := context.WithCancel(testContext(t))
 	defer cancel()
-	caught := make(chan struct{})
-	for range maxUserWaiting {
-		go func() {
-			for ch, err := range client.WatchReleases(ctx, w.client.Conn(), "") {
-				if err != nil {
-					return
-				}
-				if ch.CaughtUp {
-					caught <- struct{}{}
-				}
-			}
-		}()
-	}
-	for range maxUserWaiting {
-		<-caught
-	}
-	w.until(t, "all of them wait", func() (bool, string) {
-		w.api.waiting.mu.Lock()
-		defer w.api.waiting.mu.Unlock()
-		return w.api.waiting.all == maxUserWaiting, fmt.Sprint(w.api.waiting.all)
+	go func() {
+		for range client.WatchReleases(ctx, w.client.Conn(), "") {
+		}
+	}()
+	waiting, gate := &w.api.waiting, &w.api.gate
+	w.until(t, "the watch waits and takes no room from commands", func() (bool, string) {
+		waiting.mu.Lock()
+		defer waiting.mu.Unlock()
+		gate.mu.Lock()
+		defer gate.mu.Unlock()
+		return waiting.all == 1 && gate.all == 0, fmt.Sprint(waiting.all, gate.all)
 	})
-	for range maxCommands + 1 {
-		if _, err := w.client.Fleet(ctx); err != nil {
-			t.Fatal(err)
+	for range maxUserWaiting - 1 {
+		if !waiting.enter(w.client.Conn().User()) {
+			t.Fatal("there is no room for so many watches")
 		}
 	}
 	now, err := client.Ask[client.WatchReply](ctx, w.client.Conn(), patience, client.CommandWatch, client.WatchRequest{Bucket: "releases"})
