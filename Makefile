@@ -51,10 +51,11 @@ simulate: ## how good the stager judges: 1,000 fleets in each world, some ten mi
 
 EVENTS ?= 1000000
 
-bench: ## measure replay, start, query and append on a log of a million events, some minutes: writes dist/bench.json
+bench: ## measure replay, start, query and append on a log of a million events, some minutes: writes dist/bench.json and its table into docs/performance.md
 	@mkdir -p dist
 	@echo "needs about 3 GB in $${TMPDIR:=/tmp}; TMPDIR=/dev/shm writes the log faster"
 	NOX_MESH_BENCH=$(CURDIR)/dist/bench.json NOX_MESH_BENCH_EVENTS=$(EVENTS) go test -count=1 -timeout 40m ./server -run '^TestBench$$' -v
+	@sed -i -e '/<!-- bench: begin -->/,/<!-- bench: end -->/{//!d}' -e '/<!-- bench: begin -->/r dist/bench.md' docs/performance.md
 
 build: ## both programs into dist/
 	@mkdir -p dist

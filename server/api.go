@@ -52,7 +52,7 @@ const (
 	maxUserCommands = 8
 	// Those who wait for something to happen take no room from the others.
 	maxWaiting     = 256
-	maxUserWaiting = 32
+	maxUserWaiting = 64
 	fleetPage      = 500
 )
 

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,12 +60,28 @@ func TestBench(t *testing.T) {
 	b.query()
 	b.append()
 	raw, err := json.MarshalIndent(b.out, "", "  ")
-	if err == nil {
-		err = os.WriteFile(file, append(raw, '\n'), 0o644)
+	b.must(err)
+	b.must(os.WriteFile(file, append(raw, '\n'), 0o644))
+	b.must(os.WriteFile(strings.TrimSuffix(file, ".json")+".md", []byte(b.table()), 0o644))
+}
+
+// table is what docs/performance.md has of the measures.
+func (b *bench) table() string {
+	var out strings.Builder
+	fmt.Fprintf(&out, "%d events of %d nodes; %d CPUs, %s, %s.\n\n| measure | value | baseline | ratio | what |\n|---|---|---|---|---|\n",
+		b.events, b.nodes, runtime.NumCPU(), runtime.Version(), time.Now().UTC().Format(time.DateOnly))
+	for _, m := range b.out {
+		fmt.Fprintf(&out, "| %s | %s %s | %s | %.2f | %s |\n", m.Name, number(m.Value), m.Unit, number(m.Baseline), m.Ratio, m.About)
 	}
-	if err != nil {
-		t.Fatal(err)
+	return out.String()
+}
+
+// number has three digits that count, or more before the point.
+func number(v float64) string {
+	if v >= 100 {
+		return strconv.FormatFloat(v, 'f', 0, 64)
 	}
+	return strconv.FormatFloat(v, 'g', 3, 64)
 }
 
 func (b *bench) say(format string, args ...any) {
@@ -191,8 +208,19 @@ func (b *bench) state() {
 		About: fmt.Sprintf("memory of the three projections for each node, %d rollouts over all nodes included; baseline: its share of the log on disk", len(mesh.Rollouts))})
 	b.add(measure{Name: "index", Unit: "bytes/event", Value: indexed / float64(b.events), Baseline: stored / float64(b.events),
 		About: "memory of the index; baseline: an event on disk"})
+	var snapshot bytes.Buffer
+	begin := time.Now()
+	b.must(mesh.Encode(&snapshot))
+	columns, err := index.MarshalBinary()
+	b.must(err)
+	took := time.Since(begin)
+	begin = time.Now()
+	_, err = projections.DecodeMesh(&snapshot)
+	b.must(err)
+	b.must(projections.NewIndex().UnmarshalBinary(columns))
+	b.add(measure{Name: "snapshot", Unit: "ms", Value: took.Seconds() * 1000, Baseline: time.Since(begin).Seconds() * 1000,
+		About: "for as long the fold stands still while a snapshot is taken, once a minute at most; baseline: reading it back"})
 	runtime.KeepAlive(mesh)
-	runtime.KeepAlive(index)
 }
 
 // start starts a whole server on the log, with a snapshot and without.

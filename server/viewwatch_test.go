@@ -218,7 +218,7 @@ func TestWatchesLeaveRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = client.Ask[client.WatchReply](ctx, w.client.Conn(), time.Second, client.CommandWatch, client.WatchRequest{Bucket: "releases", After: now.Token, Wait: events.Duration(time.Second)})
-	wantError(t, err, "32 commands of yours wait", "try again in a moment")
+	wantError(t, err, "64 commands of yours wait", "try again in a moment")
 	other := w.as(t, w.add(t, "view", RoleViewer))
 	if _, err := client.Ask[client.WatchReply](ctx, other.Conn(), time.Second, client.CommandWatch, client.WatchRequest{Bucket: "fleet"}); err != nil {
 		t.Error("another user:", err)
