@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"time"
 )
 
 // Record is an event with its place in the log.
 type Record struct {
 	Seq   uint64
 	Event Event
+	// Stored is when the broker stored it, by its clock; zero if it was not read
+	// from the log.
+	Stored time.Time
 
 	fact Fact // of Event, if it is decoded already
 }
@@ -28,14 +32,14 @@ func (r Record) Fact() (Fact, error) {
 func decodeRecord(m Message) (Record, error) {
 	if e, ok := canonical(m.Data); ok {
 		if f, err := e.Fact(); err == nil {
-			return Record{Seq: m.Seq, Event: e, fact: f}, nil
+			return Record{Seq: m.Seq, Event: e, Stored: m.Stored, fact: f}, nil
 		}
 	}
 	e, err := decode(m.Data)
 	if err != nil {
 		return Record{}, fmt.Errorf("event %d on %s: %w", m.Seq, m.Subject, err)
 	}
-	r := Record{Seq: m.Seq, Event: e}
+	r := Record{Seq: m.Seq, Event: e, Stored: m.Stored}
 	if f, err := e.Fact(); err == nil {
 		r.fact = f
 	} else if !errors.Is(err, ErrUnknownType) {

@@ -108,16 +108,13 @@ var errReached = errors.New("the moment is reached")
 func (a *api) replayTo(ctx context.Context, at time.Time) (*pastMesh, error) {
 	p := &pastMesh{Past: Past{At: at}, mesh: projections.NewMesh()}
 	var held []events.Record // later than the moment, unless one follows that is not
-	err := events.ReadStream(ctx, a.js, events.StreamEvents, events.ReadOptions{}, func(m events.Message) error {
-		e, err := events.Decode(m.Data)
-		if err != nil {
-			return fmt.Errorf("event %d on %s: %w", m.Seq, m.Subject, err)
-		}
-		held = append(held, events.Record{Seq: m.Seq, Event: e})
-		if e.Time.After(at.Add(pastSlack)) && m.Stored.After(at.Add(pastSlack)) {
+	err := a.log.Read(ctx, events.ReadOptions{}, func(rec events.Record) error {
+		later := func(than time.Time) bool { return rec.Event.Time.After(than) && rec.Stored.After(than) }
+		held = append(held, rec)
+		switch {
+		case later(at.Add(pastSlack)):
 			return errReached
-		}
-		if e.Time.After(at) && m.Stored.After(at) {
+		case later(at):
 			return nil
 		}
 		for _, rec := range held {

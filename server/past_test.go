@@ -19,7 +19,7 @@ func TestPastIsAPrefixOfTheLog(t *testing.T) {
 	ctx := testContext(t)
 	m := startMesh(t, t.TempDir())
 	log := events.NewLog(m.js)
-	a := &api{js: m.js}
+	a := &api{js: m.js, log: events.NewLog(m.js)}
 	base := time.Now().Add(-time.Hour).UTC().Truncate(time.Second)
 	at := func(seconds int) time.Time { return base.Add(time.Duration(seconds) * time.Second) }
 	const year = 365 * 24 * 3600
@@ -61,7 +61,7 @@ func TestPastGoesOnOverSmallDisorder(t *testing.T) {
 	ctx := testContext(t)
 	m := startMesh(t, t.TempDir())
 	log := events.NewLog(m.js)
-	a := &api{js: m.js}
+	a := &api{js: m.js, log: events.NewLog(m.js)}
 	base := time.Now().Add(-time.Hour).UTC().Truncate(time.Second)
 	for i, seconds := range []int{0, 30, 20, 40, 200} {
 		e := events.New(fmt.Sprintf("n%d", i+1), &events.NodeEnrolled{}, events.Origin{Source: "test", Actor: "test"}, base.Add(time.Duration(seconds)*time.Second))
@@ -82,7 +82,7 @@ func TestPastGoesOnOverSmallDisorder(t *testing.T) {
 func TestPastIsReplayedOnce(t *testing.T) {
 	ctx := testContext(t)
 	m := startMesh(t, t.TempDir())
-	a := &api{js: m.js}
+	a := &api{js: m.js, log: events.NewLog(m.js)}
 	moments := []time.Time{time.Now().Add(-3 * time.Hour), time.Now().Add(-2 * time.Hour), time.Now().Add(-time.Hour)}
 	var asked []*pastMesh
 	for _, at := range moments {
@@ -112,7 +112,7 @@ func TestPastIsReplayedOnce(t *testing.T) {
 func TestPastSaysWhatHasAgedOut(t *testing.T) {
 	ctx := testContext(t)
 	m := startMesh(t, t.TempDir())
-	a := &api{js: m.js}
+	a := &api{js: m.js, log: events.NewLog(m.js)}
 	var last jetstream.PubAckFuture
 	for i := range 1010 { // a node's heartbeats are kept up to 1,000
 		var err error
