@@ -28,6 +28,10 @@ type Runner struct {
 	ready   chan struct{} // closed once both streams were read to their end
 	settled chan struct{} // closed once the state is of this program's version
 
+	// swapWhen, if set, is what a rebuild waits for before it swaps. Tests look at
+	// what is shown until then.
+	swapWhen <-chan struct{}
+
 	// What streams the state is of, known once Run has begun.
 	created struct{ events, heartbeats time.Time }
 }
@@ -215,6 +219,13 @@ func (r *Runner) rebuild(ctx context.Context, version int) error {
 		return err
 	})
 	f.caughtUp = func() {
+		if r.swapWhen != nil {
+			select {
+			case <-r.swapWhen:
+			case <-ctx.Done():
+				return
+			}
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		behind = false

@@ -101,8 +101,14 @@ func (l *logged) beat(node, start string) {
 // run runs a runner until it has read everything, and stops it when asked.
 func (l *logged) run(wait func(r *Runner) <-chan struct{}) (r *Runner, stop func() error) {
 	l.t.Helper()
+	return l.runWith(nil, wait)
+}
+
+// runWith is run, and lets a rebuild swap only once a channel is closed.
+func (l *logged) runWith(swapWhen <-chan struct{}, wait func(r *Runner) <-chan struct{}) (r *Runner, stop func() error) {
+	l.t.Helper()
 	r = NewRunner(l.js, events.NewLog(l.js))
-	r.Dir = l.dir
+	r.Dir, r.swapWhen = l.dir, swapWhen
 	ctx, cancel := context.WithCancel(l.t.Context())
 	end := make(chan error, 1)
 	go func() { end <- r.Run(ctx) }()
@@ -352,8 +358,16 @@ func TestNewVersionIsBuiltBeside(t *testing.T) {
 	if err := writeSnapshot(l.dir, head, []byte(wrong.String()), sections[1]); err != nil {
 		t.Fatal(err)
 	}
-	// Ready and settled are looked at from inside of Run, where they are apart.
-	r, stop := l.run((*Runner).Ready)
+	swap := make(chan struct{})
+	r, stop := l.runWith(swap, (*Runner).Ready)
+	l.beat("b", "meanwhile") // what is shown goes on, too
+	until(t, r, func(m *Mesh) bool { return m.HeartbeatSeq == 13 && m.EventSeq == 38 })
+	r.View(func(m *Mesh) {
+		if m.Nodes["a"].Labels["folded"] != "wrong" || closed(r.Settled()) {
+			t.Errorf("until the rebuild is done node a has labels %v", m.Nodes["a"].Labels)
+		}
+	})
+	close(swap)
 	select {
 	case <-r.Settled():
 	case <-time.After(patience):
@@ -365,7 +379,7 @@ func TestNewVersionIsBuiltBeside(t *testing.T) {
 		}
 	})
 	l.beat("a", "later") // goes on
-	until(t, r, func(m *Mesh) bool { return m.HeartbeatSeq == 13 })
+	until(t, r, func(m *Mesh) bool { return m.HeartbeatSeq == 14 })
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
