@@ -127,12 +127,8 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 	s.part("intake", (&intake{js: js, log: log, runner: runner, source: source, logger: c.Logger}).run)
 	s.part("away", (&awayKeeper{log: log, runner: runner, source: source, logger: c.Logger}).run)
 	s.part("health", func(ctx context.Context) error { return watchHealth(ctx, broker) })
-	select {
-	case <-runner.Ready():
-	case <-s.ctx.Done():
-		return nil, whatToDo(context.Cause(s.ctx), c.DataDir)
-	case <-ctx.Done():
-		return nil, fmt.Errorf("reading the log: %w", ctx.Err())
+	if err := s.folded(ctx, js, runner, c.Logger); err != nil {
+		return nil, err
 	}
 	if err := signer.start(ctx); err != nil {
 		return nil, err
@@ -171,6 +167,34 @@ func (s *Server) part(name string, run func(context.Context) error) {
 			s.cancel(fmt.Errorf("%s: %w", name, err))
 		}
 	})
+}
+
+// progressEvery is how often a start that has much to read says how far it is.
+const progressEvery = 5 * time.Second
+
+// folded waits until all that is in the streams is folded.
+func (s *Server) folded(ctx context.Context, js jetstream.JetStream, runner *projections.Runner, logger zerolog.Logger) error {
+	progress := time.NewTicker(progressEvery)
+	defer progress.Stop()
+	for {
+		select {
+		case <-runner.Ready():
+			return nil
+		case <-s.ctx.Done():
+			return context.Cause(s.ctx)
+		case <-ctx.Done():
+			return fmt.Errorf("reading the log: %w", ctx.Err())
+		case <-progress.C:
+		}
+		line := logger.Info()
+		runner.View(func(m *projections.Mesh) { line.Uint64("event", m.EventSeq).Uint64("heartbeat", m.HeartbeatSeq) })
+		for name, key := range map[string]string{events.StreamEvents: "of_events", events.StreamHeartbeats: "of_heartbeats"} {
+			if stream, err := js.Stream(ctx, name); err == nil {
+				line.Uint64(key, stream.CachedInfo().State.LastSeq)
+			}
+		}
+		line.Msg("reading the log; operators are served once it is read")
+	}
 }
 
 func watchHealth(ctx context.Context, broker *Broker) error {
