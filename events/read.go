@@ -96,7 +96,7 @@ type reader struct {
 	mu    sync.Mutex
 	next  uint64 // sequence of the first message not read yet
 	batch []Message
-	ended bool // the consumer of now: nothing of it is taken any more
+	turn  int // counts consumers; nothing is taken of one that had its turn
 }
 
 // flush hands over what was read; mu is held, so batches stay in order.
@@ -118,11 +118,12 @@ func (r *reader) caughtUp() {
 	}
 }
 
-// take takes one message. end says that nothing more is to be read.
-func (r *reader) take(msg jetstream.Msg) (end bool, err error) {
+// take takes one message of a turn's consumer. end says that nothing more is to be
+// read.
+func (r *reader) take(turn int, msg jetstream.Msg) (end bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.ended {
+	if turn != r.turn {
 		return false, nil
 	}
 	meta, err := msg.Metadata()
@@ -147,37 +148,48 @@ func (r *reader) take(msg jetstream.Msg) (end bool, err error) {
 	return meta.NumPending == 0 && !r.opts.Follow, nil
 }
 
-// end closes the reader for the consumer of now.
-func (r *reader) end() {
+// atEnd hands over what an earlier consumer has left: there is no more.
+func (r *reader) atEnd() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ended = true
+	if err := r.flush(); err != nil {
+		return err
+	}
+	r.caughtUp()
+	return nil
+}
+
+// nextTurn gives a new consumer its turn, and ends that of the one before: once it
+// returns nothing of that is at work any more.
+func (r *reader) nextTurn() (turn int, next uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.turn++
+	return r.turn, r.next
 }
 
 // read makes one ordered consumer and drains it.
 func (r *reader) read(ctx context.Context) error {
 	setup, cancel := context.WithTimeout(ctx, idle)
 	defer cancel()
-	r.ended = false
+	turn, next := r.nextTurn()
 	cons, err := r.js.OrderedConsumer(setup, r.stream, jetstream.OrderedConsumerConfig{
 		DeliverPolicy:  jetstream.DeliverByStartSequencePolicy,
-		OptStartSeq:    r.next,
+		OptStartSeq:    next,
 		FilterSubjects: r.opts.Subjects,
 	})
 	if err != nil {
 		return r.trouble(ctx, "opening a consumer", err)
 	}
-	info := cons.CachedInfo()
-	if info.NumPending == 0 {
-		r.caughtUp()
-		if !r.opts.Follow {
-			return nil
+	if cons.CachedInfo().NumPending == 0 {
+		if err := r.atEnd(); err != nil || !r.opts.Follow {
+			return err
 		}
 	}
 	done := make(chan error, 1)
 	consume, err := cons.Consume(func(msg jetstream.Msg) {
-		if end, err := r.take(msg); end || err != nil {
-			r.end()
+		if end, err := r.take(turn, msg); end || err != nil {
+			r.nextTurn() // nobody's turn
 			done <- err
 		}
 	}, jetstream.PullMaxMessagesWithBytesLimit(pullMessages, pullBytes))
@@ -185,7 +197,7 @@ func (r *reader) read(ctx context.Context) error {
 		return r.trouble(ctx, "reading", err)
 	}
 	defer consume.Stop()
-	defer r.end()
+	defer r.nextTurn()
 	return r.wait(ctx, done, consume.Closed())
 }
 
@@ -227,7 +239,7 @@ func (r *reader) look(at uint64) (uint64, error) {
 		return at + 1, nil // at work
 	}
 	defer r.mu.Unlock()
-	if r.next != at || r.ended {
+	if r.next != at {
 		return r.next, nil
 	}
 	return r.next, r.flush()

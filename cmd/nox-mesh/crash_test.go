@@ -379,9 +379,9 @@ func story(t *testing.T, log []events.Record) []string {
 // lost, nothing is declared twice.
 func TestKilledAtEveryEvent(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes half a minute")
+		t.Skip("takes a minute")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
 	play := func(t *testing.T, killAt uint64) []events.Record {
 		c := &crashRun{t: t, dir: t.TempDir()}
