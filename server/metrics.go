@@ -19,6 +19,7 @@ import (
 // state of now.
 type metrics struct {
 	runner *projections.Runner
+	notary *logNotary
 }
 
 var (
@@ -27,6 +28,9 @@ var (
 	descSkipped      = prometheus.NewDesc("nox_mesh_events_skipped", "Events of types that this version does not know. Anything but 0 means that a newer server writes the same log.", nil, nil)
 	descNodes        = prometheus.NewDesc("nox_mesh_nodes", "Enrolled nodes.", nil, nil)
 	descRollouts     = prometheus.NewDesc("nox_mesh_rollouts", "Rollouts by state.", []string{"state"}, nil)
+	descSigned       = prometheus.NewDesc("nox_mesh_checkpoint_events", "Events that the newest signed checkpoint of the log is over.", nil, nil)
+	descSignedAt     = prometheus.NewDesc("nox_mesh_checkpoint_seconds", "When it was signed, in seconds since 1970.", nil, nil)
+	descChanged      = prometheus.NewDesc("nox_mesh_log_changed_event", "First event that is not what was signed, as nox-mesh log verify shows it. Anything but 0 is an alarm.", nil, nil)
 	descPulse        = prometheus.NewDesc("nox_mesh_last_pulse_seconds", "When the mesh noted last that it listens, in seconds since 1970.", nil, nil)
 )
 
@@ -37,6 +41,12 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	signed, at, changed := m.notary.standing()
+	gauge(descSigned, float64(signed))
+	gauge(descChanged, float64(changed))
+	if !at.IsZero() {
+		gauge(descSignedAt, float64(at.Unix()))
 	}
 	m.runner.View(func(m *projections.Mesh) {
 		nodes := 0
@@ -64,9 +74,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 
 // serveMetrics answers GET /metrics until ctx ends. It says nothing that could
 // not be told to everybody who reaches the address: counts, no names.
-func serveMetrics(ctx context.Context, l net.Listener, runner *projections.Runner) error {
+func serveMetrics(ctx context.Context, l net.Listener, m *metrics) error {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(&metrics{runner}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
 	s := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 20 * time.Second, MaxHeaderBytes: 16 << 10}

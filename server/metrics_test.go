@@ -29,6 +29,7 @@ func TestMetrics(t *testing.T) {
 	if err := s.api.runner.WaitEvent(ctx, ack.Sequence); err != nil {
 		t.Fatal(err)
 	}
+	s.notary.signNow()
 	resp, err := http.Get("http://" + s.metrics.String() + "/metrics")
 	if err != nil {
 		t.Fatal(err)
@@ -38,12 +39,12 @@ func TestMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"nox_mesh_events_skipped 1\n", "nox_mesh_nodes 0\n", `nox_mesh_rollouts{state="halted"} 0`, "nox_mesh_last_pulse_seconds 1", "process_open_fds"} {
+	for _, want := range []string{"nox_mesh_events_skipped 1\n", "nox_mesh_nodes 0\n", "nox_mesh_log_changed_event 0\n", "nox_mesh_checkpoint_seconds 1", `nox_mesh_rollouts{state="halted"} 0`, "nox_mesh_last_pulse_seconds 1", "process_open_fds"} {
 		if !strings.Contains(string(raw), want) {
 			t.Errorf("the metrics lack %q:\n%s", want, raw)
 		}
 	}
-	if problems, err := testutil.CollectAndLint(&metrics{s.api.runner}); err != nil || len(problems) > 0 {
+	if problems, err := testutil.CollectAndLint(&metrics{s.api.runner, s.notary}); err != nil || len(problems) > 0 {
 		t.Errorf("the metrics are not as Prometheus wants them: %v %v", problems, err)
 	}
 	resp, err = http.Post("http://"+s.metrics.String()+"/metrics", "text/plain", strings.NewReader("x"))

@@ -45,7 +45,10 @@ type logNotary struct {
 	keys   []string           // public, all that ever signed, oldest first
 	grown  chan struct{}      // closed and replaced when the tree grows
 	from   uint64             // the log's end when the notary was started
-	closed bool
+	// changed is the first event that is not what was signed, as far as the whole
+	// log was compared; 0 if all is.
+	changed int64
+	closed  bool
 }
 
 // errNotTheLog is wrapped by what keeps a server from starting on a log that is
@@ -327,6 +330,11 @@ func (n *logNotary) sign() (notary.KeptCheckpoint, error) {
 // rereadNow compares every byte of the log with the tree.
 func (n *logNotary) rereadNow(ctx context.Context) {
 	first, err := n.reread(ctx)
+	if ctx.Err() == nil && err == nil {
+		n.mu.Lock()
+		n.changed = first
+		n.mu.Unlock()
+	}
 	switch {
 	case ctx.Err() != nil:
 	case err != nil:
@@ -365,6 +373,19 @@ func (n *logNotary) reread(ctx context.Context) (first int64, err error) {
 		first = next
 	}
 	return first, err
+}
+
+// standing is how the notary stands: what it signed last and when, and the first
+// event that it found changed, 0 if there is none.
+func (n *logNotary) standing() (events int64, signed time.Time, changed int64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if last := n.kept.Last(); last != nil {
+		if c, err := notary.ReadUnchecked([]byte(last.Checkpoint)); err == nil {
+			events, signed = c.Size, last.Signed
+		}
+	}
+	return events, signed, n.changed
 }
 
 // close signs what was read and closes the tree. Closing twice is fine.

@@ -171,6 +171,9 @@ func TestTheBrokersFileIsChanged(t *testing.T) {
 			}
 			// The server says so itself, and proves nothing that is not so.
 			heard.wait(t, fmt.Sprintf(`"event":%d`, first))
+			if _, _, changed := s.notary.standing(); changed != first {
+				t.Errorf("the metrics say that event %d was changed", changed)
+			}
 			if _, err := client.Prove(testContext(t), ProveRequest{Seq: uint64(first)}); err == nil || !strings.Contains(err.Error(), "the log was changed") {
 				t.Error("it is proven:", err)
 			}

@@ -121,7 +121,7 @@ func Start(ctx context.Context, c Config) (_ *Server, err error) {
 			return nil, err
 		}
 		s.metrics = l.Addr()
-		s.part("metrics", func(ctx context.Context) error { return serveMetrics(ctx, l, runner) })
+		s.part("metrics", func(ctx context.Context) error { return serveMetrics(ctx, l, &metrics{runner, s.notary}) })
 	}
 	s.part("pulse", (&pulser{js: js, server: hostname, interval: c.PulseInterval, logger: c.Logger}).run)
 	s.part("intake", (&intake{js: js, log: log, runner: runner, source: source, logger: c.Logger}).run)
