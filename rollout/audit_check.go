@@ -99,13 +99,8 @@ func (a *Audit) checkOpened(d *decision, m *projections.Mesh, r *projections.Rol
 	if !d.checkState(r, projections.Running) {
 		return
 	}
-	d.checkFree(m, r)
-	if b := r.OpenBatch(); b != nil {
-		d.finding(brief(f), "batch %d is still open", b.Number)
+	if !d.checkBetween(m, r, f) {
 		return
-	}
-	if late, yes := haltForLate(m, r); yes {
-		d.finding(brief(f), "%s", brief(late.Events[0].Fact))
 	}
 	again, fresh, tries := d.checkNodes(r, f)
 	s := stageWith(r, func() ([]string, bool) { return again, tries })
@@ -173,15 +168,7 @@ func (d *decision) checkTail(m *projections.Mesh, r *projections.Rollout, f *eve
 	if held := m.HeldOf(r.Plan.Releases); held != nil {
 		d.finding(brief(f), "%s is held since event %d: nobody is declared it", held.Version, held.Held.Seq)
 	}
-	passed, unjudged := 0, 0
-	for _, member := range r.Members {
-		switch member.Outcome {
-		case projections.Passed:
-			passed++
-		case projections.Waiting:
-			unjudged++
-		}
-	}
+	passed, unjudged := judged(r)
 	if room := max(1, passed/tailShare) - unjudged; len(f.Nodes) > room {
 		d.finding(fmt.Sprintf("%d nodes of the tail at once", len(f.Nodes)), "at most %d: %d passed and %d are not judged yet", max(room, 0), passed, unjudged)
 	}
@@ -222,17 +209,26 @@ func (d *decision) checkControl(m *projections.Mesh, c events.Control) bool {
 	return true
 }
 
+// checkBetween is about what happens between two batches: none is open, and late
+// evidence does not halt.
+func (d *decision) checkBetween(m *projections.Mesh, r *projections.Rollout, f events.Fact) bool {
+	d.checkFree(m, r)
+	if b := r.OpenBatch(); b != nil {
+		d.finding(brief(f), "batch %d is still open", b.Number)
+		return false
+	}
+	if late, yes := haltForLate(m, r); yes {
+		d.finding(brief(f), "%s", brief(late.Events[0].Fact))
+	}
+	return true
+}
+
 func (d *decision) checkCompleted(m *projections.Mesh, r *projections.Rollout, f *events.RolloutCompleted) {
 	if !d.checkState(r, projections.Running) {
 		return
 	}
-	d.checkFree(m, r)
-	if b := r.OpenBatch(); b != nil {
-		d.finding(brief(f), "batch %d is still open", b.Number)
+	if !d.checkBetween(m, r, f) {
 		return
-	}
-	if late, yes := haltForLate(m, r); yes {
-		d.finding(brief(f), "%s", brief(late.Events[0].Fact))
 	}
 	s := stageWith(r, func() ([]string, bool) { return nil, false })
 	// Nodes that are absent are waited for until a window is over.

@@ -140,15 +140,7 @@ func followTail(m *projections.Mesh, r *projections.Rollout) Decision {
 	if m.HeldOf(r.Plan.Releases) != nil {
 		return Decision{}
 	}
-	passed, unjudged := 0, 0
-	for _, member := range r.Members {
-		switch member.Outcome {
-		case projections.Passed:
-			passed++
-		case projections.Waiting:
-			unjudged++
-		}
-	}
+	passed, unjudged := judged(r)
 	for i := range r.Batches {
 		if b := &r.Batches[i]; b.Tail {
 			if d := declarations(m, r, b); len(d.Events) > 0 {
@@ -172,4 +164,18 @@ func followTail(m *projections.Mesh, r *projections.Rollout) Decision {
 	opened := open(m, r, len(r.Plan.Targets)+1, nodes)
 	opened.Tail = true
 	return onRollout(r, opened)
+}
+
+// judged counts the nodes that passed, and those that were declared the version
+// and are still waited for.
+func judged(r *projections.Rollout) (passed, unjudged int) {
+	for _, member := range r.Members {
+		switch member.Outcome {
+		case projections.Passed:
+			passed++
+		case projections.Waiting:
+			unjudged++
+		}
+	}
+	return passed, unjudged
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -18,13 +19,11 @@ the heartbeats are replayed up to then.`,
 		Example: "  nox-mesh fleet\n  nox-mesh fleet ams-01\n  nox-mesh fleet --at 3d\n  nox-mesh fleet ams-01 --at '2026-11-07 14:00'",
 		Args:    cobra.MaximumNArgs(1),
 	}
-	when := atFlag(cmd)
-	cmd.RunE = o.with(func(cmd *cobra.Command, args []string, c *server.Client) error {
-		at, err := when()
-		if err != nil {
-			return err
-		}
-		var f server.Fleet
+	o.withAt(cmd, func(cmd *cobra.Command, args []string, c *server.Client, at *time.Time) error {
+		var (
+			f   server.Fleet
+			err error
+		)
 		if len(args) == 1 {
 			f, err = c.NodeAt(cmd.Context(), args[0], at)
 		} else {

@@ -10,21 +10,21 @@ import (
 	"noxmesh/server"
 )
 
-// atFlag adds --at to a command. The function gives the moment that was asked for,
-// nil for now.
-func atFlag(cmd *cobra.Command) func() (*time.Time, error) {
+// withAt makes a command one that needs the mesh and has --at. The function gets
+// the moment that was asked for, nil for now.
+func (o *options) withAt(cmd *cobra.Command, fn func(cmd *cobra.Command, args []string, c *server.Client, at *time.Time) error) {
 	var text string
-	cmd.Flags().StringVar(&text, "at", "", `as it was at a moment: 2h or 3d ago, a local time like "2006-01-02 15:04", or RFC 3339`)
-	return func() (*time.Time, error) {
+	cmd.Flags().StringVar(&text, "at", "", "as it was at a moment: "+momentHelp)
+	cmd.RunE = o.with(func(cmd *cobra.Command, args []string, c *server.Client) error {
 		if text == "" {
-			return nil, nil
+			return fn(cmd, args, c, nil)
 		}
 		at, err := parseWhen(text, time.Now())
 		if err != nil {
-			return nil, fmt.Errorf("--at: %w", err)
+			return fmt.Errorf("--at: %w", err)
 		}
-		return &at, nil
-	}
+		return fn(cmd, args, c, &at)
+	})
 }
 
 // momentOf is the time that a view is of: spans like "2h ago" count from there.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -71,12 +72,7 @@ func newReleaseList(o *options) *cobra.Command {
 		Short: "List the releases and where they are, or were at a moment",
 		Args:  cobra.NoArgs,
 	}
-	when := atFlag(cmd)
-	cmd.RunE = o.with(func(cmd *cobra.Command, _ []string, c *server.Client) error {
-		at, err := when()
-		if err != nil {
-			return err
-		}
+	o.withAt(cmd, func(cmd *cobra.Command, _ []string, c *server.Client, at *time.Time) error {
 		list, err := c.ReleasesAt(cmd.Context(), at)
 		if err != nil {
 			return err

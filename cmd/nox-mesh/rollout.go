@@ -135,12 +135,7 @@ func newRolloutStatus(o *options) *cobra.Command {
 		Example: "  nox-mesh rollout status r7\n  nox-mesh rollout status r7 --at '2026-11-07 14:00'",
 		Args:    cobra.MaximumNArgs(1),
 	}
-	when := atFlag(cmd)
-	cmd.RunE = o.with(func(cmd *cobra.Command, args []string, c *server.Client) error {
-		at, err := when()
-		if err != nil {
-			return err
-		}
+	o.withAt(cmd, func(cmd *cobra.Command, args []string, c *server.Client, at *time.Time) error {
 		s, err := c.RolloutAt(cmd.Context(), idOrLatest(args), at)
 		if err != nil {
 			return err
@@ -168,12 +163,7 @@ func newRolloutList(o *options) *cobra.Command {
 		Short: "List all rollouts, now or at a moment",
 		Args:  cobra.NoArgs,
 	}
-	when := atFlag(cmd)
-	cmd.RunE = o.with(func(cmd *cobra.Command, _ []string, c *server.Client) error {
-		at, err := when()
-		if err != nil {
-			return err
-		}
+	o.withAt(cmd, func(cmd *cobra.Command, _ []string, c *server.Client, at *time.Time) error {
 		list, err := c.RolloutsAt(cmd.Context(), at)
 		if err != nil {
 			return err
