@@ -53,7 +53,7 @@ EVENTS ?= 1000000
 
 bench: ## measure replay, start, query and append on a log of a million events, some minutes: writes dist/bench.json and its table into docs/performance.md
 	@mkdir -p dist
-	@echo "needs about 3 GB in $${TMPDIR:=/tmp}; TMPDIR=/dev/shm writes the log faster"
+	@echo "needs about 2 GB in $${TMPDIR:-/tmp}"
 	NOX_MESH_BENCH=$(CURDIR)/dist/bench.json NOX_MESH_BENCH_EVENTS=$(EVENTS) go test -count=1 -timeout 40m ./server -run '^TestBench$$' -v
 	@sed -i -e '/<!-- bench: begin -->/,/<!-- bench: end -->/{//!d}' -e '/<!-- bench: begin -->/r dist/bench.md' docs/performance.md
 

@@ -104,10 +104,17 @@ func (b *bench) must(err error) {
 // write fills the log.
 func (b *bench) write() {
 	b.say("writing %d events of %d nodes", b.events, b.nodes)
-	m := startMesh(b.t, b.dir)
+	id, err := LoadOrCreateIdentity(b.dir)
+	b.must(err)
+	broker, err := StartBroker(BrokerConfig{DataDir: b.dir, Listen: "127.0.0.1:0", Identity: id, Logger: testLog(b.t), Unsynced: true})
+	b.must(err)
+	m := &mesh{dir: b.dir, identity: id, broker: broker}
 	defer m.stop(b.t)
+	m.nc, err = broker.Connect(b.t.Context())
+	b.must(err)
 	js, err := jetstream.New(m.nc, jetstream.WithPublishAsyncMaxPending(4096))
 	b.must(err)
+	b.must(EnsureStreams(b.t.Context(), js, StreamOptions{}))
 	for e := range fleetYear(b.events, b.nodes) {
 		subject, err := e.StreamSubject()
 		b.must(err)
