@@ -95,7 +95,7 @@ func next(m *projections.Mesh, r *projections.Rollout) []string {
 	case projections.Paused:
 		out = append(out, command("rollout resume %s", r.ID), command("rollout abort %s", r.ID))
 	case projections.Halted:
-		out = append(out, command("log --rollout %s", r.ID))
+		out = append(out, command("log explain %s", r.ID))
 		if held {
 			out = append(out, command("release lift %s", r.Plan.Version))
 		} else {

@@ -47,7 +47,7 @@ func TestReports(t *testing.T) {
 		{Node: "n018", Batch: 2, Outcome: "silent", Detail: "not heard for 11m, 10m of it listening"},
 		{Node: "n400", Outcome: projections.Undeclared},
 	}
-	halted.Next = []string{"nox-mesh log --rollout r1", "nox-mesh rollout resume r1 --retry"}
+	halted.Next = []string{"nox-mesh log explain r1", "nox-mesh rollout resume r1 --retry"}
 
 	link := reportOf(projections.Paused, 500, map[projections.Outcome]int{"waiting": 20, "undeclared": 480})
 	link.Paused = &events.RolloutPaused{Because: events.ByLink, Reason: "not shown twice", Control: events.Control{Nodes: 480, Silent: 240, Since: at("12:03:10")}}
@@ -91,7 +91,7 @@ rollout r1 of 1.2.0: HALTED
   NODE  BATCH  OUTCOME      DETAIL
   n017  2      rolled-back  rolled back from 1.2.0 to 1.1.0: version 1.2.0 failed to start 3 time...
   n018  2      silent       not heard for 11m, 10m of it listening
-  next      nox-mesh log --rollout r1                     read what happened
+  next      nox-mesh log explain r1                       read what happened
             nox-mesh rollout resume r1 --retry            the failed try it again
   as of event 70 and heartbeat 900
 `},
