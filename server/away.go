@@ -30,7 +30,7 @@ type awayKeeper struct {
 
 // meshView is what it needs of a [projections.Runner].
 type meshView interface {
-	Ready() <-chan struct{}
+	Settled() <-chan struct{}
 	View(func(*projections.Mesh))
 	WaitEvent(ctx context.Context, seq uint64) error
 }
@@ -46,7 +46,7 @@ const (
 
 func (k *awayKeeper) run(ctx context.Context) error {
 	select {
-	case <-k.runner.Ready():
+	case <-k.runner.Settled():
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -17,7 +17,7 @@ type readTogether struct {
 	beats uint64
 }
 
-func (r *readTogether) Ready() <-chan struct{} {
+func (r *readTogether) Settled() <-chan struct{} {
 	done := make(chan struct{})
 	close(done)
 	return done
