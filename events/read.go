@@ -47,8 +47,11 @@ const (
 // stalled: a pull consumer may, on a leader change, without any error.
 const idle = 5 * time.Second
 
-// maxBatch bounds how many messages are handed over at a time.
-const maxBatch = 256
+// Bounds of what is handed over at a time, in messages and bytes.
+const (
+	maxBatch      = 256
+	maxBatchBytes = 1 << 20
+)
 
 // ReadStream hands over a stream's messages in order, each once, until the end
 // (or, with Follow, until ctx ends, which is then the error). It goes on over
@@ -65,7 +68,7 @@ func ReadStream(ctx context.Context, js jetstream.JetStream, stream string, opts
 }
 
 // ReadBatches is [ReadStream] with the messages in batches: as many as are there
-// already, at least one and at most 256. A new message is not kept waiting for
+// already, at least one, at most 256 and few large ones. A new message is not kept waiting for
 // others. fn may keep the batch.
 func ReadBatches(ctx context.Context, js jetstream.JetStream, stream string, opts ReadOptions, fn func([]Message) error) error {
 	r := &reader{js: js, stream: stream, opts: opts, fn: fn, next: max(opts.From, 1)}
@@ -96,6 +99,7 @@ type reader struct {
 	mu    sync.Mutex
 	next  uint64 // sequence of the first message not read yet
 	batch []Message
+	size  int // of the batch, in bytes
 	turn  int // counts consumers; nothing is taken of one that had its turn
 }
 
@@ -105,7 +109,7 @@ func (r *reader) flush() error {
 		return nil
 	}
 	batch := r.batch
-	r.batch = nil
+	r.batch, r.size = nil, 0
 	return r.fn(batch)
 }
 
@@ -137,7 +141,8 @@ func (r *reader) take(turn int, msg jetstream.Msg) (end bool, err error) {
 		Seq: meta.Sequence.Stream, Subject: msg.Subject(), Stored: meta.Timestamp.UTC(), Data: msg.Data(),
 	})
 	r.next = meta.Sequence.Stream + 1
-	if meta.NumPending == 0 || len(r.batch) == maxBatch {
+	r.size += len(msg.Data())
+	if meta.NumPending == 0 || len(r.batch) == maxBatch || r.size >= maxBatchBytes {
 		if err := r.flush(); err != nil {
 			return true, err
 		}
