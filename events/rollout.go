@@ -85,6 +85,10 @@ type NodePassed struct {
 	Node     string   `json:"node"`
 	StartID  string   `json:"start_id"`
 	Evidence Evidence `json:"evidence"` // first and last heartbeat of the soak
+	// From and To are when those two were stored, by the broker's clock: heartbeats
+	// age out, and this stays.
+	From time.Time `json:"from,omitzero"`
+	To   time.Time `json:"to,omitzero"`
 }
 
 // BatchPassed: every node of the batch was judged or left the fleet, and few
@@ -117,6 +121,11 @@ type Failure struct {
 	Kind     FailureKind `json:"kind"`
 	Detail   string      `json:"detail"`
 	Evidence Evidence    `json:"evidence"`
+	// Listened is for how long the mesh had listened since the batch opened, for
+	// failures that are one because time is over; LastHeard is when the node had
+	// been heard last by then, if it ever was.
+	Listened  Duration  `json:"listened,omitzero"`
+	LastHeard time.Time `json:"last_heard,omitzero"`
 }
 
 // Diagnosis is what a halt says is broken.

@@ -173,6 +173,15 @@ func TestForgedDecisionsAreNamed(t *testing.T) {
 		{"a pass without a soak", good, func(f *forgery) {
 			edit(f, passed, 2, func(b *events.BatchPassed) { h := b.Passed[0].Evidence.Heartbeats; h[1] = h[0] })
 		}, "a soak of 1m0s", ""},
+		{"a pass with a soak cut short", good, func(f *forgery) {
+			edit(f, passed, 2, func(b *events.BatchPassed) { b.Passed[0].To = b.Passed[0].From.Add(59 * time.Second) })
+		}, "a soak of 1m0s", ""},
+		{"a failure before the mesh had listened long enough", good, func(f *forgery) {
+			edit(f, passed, 2, func(b *events.BatchPassed) {
+				b.Failures, b.Passed = silent(b.Passed[:1]), b.Passed[1:]
+				b.Failures[0].Listened = events.Duration(119 * time.Second)
+			})
+		}, "listened for the whole window of 2m0s", ""},
 		{"a pass of a node that rolled back", bad, func(f *forgery) {
 			rec := f.find(halted, 1)
 			fact, _ := rec.Event.Fact()

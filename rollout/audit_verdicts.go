@@ -122,6 +122,8 @@ func (a *Audit) checkNodePassed(d *decision, m *projections.Mesh, r *projections
 		d.finding(fmt.Sprintf("%s by start %q, heartbeats %v", recorded, p.StartID, beats), "one start, and the first and the last heartbeat of its soak")
 	case beats[0] == beats[1] && r.Plan.Policy.Soak > 0:
 		d.finding(fmt.Sprintf("%s by heartbeat %d alone", recorded, beats[0]), "a soak of %s", r.Plan.Policy.Soak)
+	case !p.To.IsZero() && p.To.Sub(p.From) < time.Duration(r.Plan.Policy.Soak):
+		d.finding(fmt.Sprintf("%s by heartbeats from %s to %s", recorded, p.From.Format(time.RFC3339Nano), p.To.Format(time.RFC3339Nano)), "a soak of %s", r.Plan.Policy.Soak)
 	default:
 		a.cites(d, beats[0], p.Node, "is the first of the soak", first)
 		a.cites(d, beats[1], p.Node, "is the last of the soak", last)
@@ -163,6 +165,8 @@ func (a *Audit) checkFailure(d *decision, m *projections.Mesh, r *projections.Ro
 		if !(refused != nil && f.Evidence.Events[0] == refused.Seq) && !(failed != nil && f.Evidence.Events[0] == failed.Seq && failed.Fact.Revision == member.Revision) {
 			d.finding(recorded, "no report of it about revision %d is event %d", member.Revision, f.Evidence.Events[0])
 		}
+	case f.Listened != 0 && time.Duration(f.Listened) < time.Duration(r.Plan.Policy.Window):
+		d.finding(fmt.Sprintf("%s after %s of listening", recorded, f.Listened), "to have listened for the whole window of %s", r.Plan.Policy.Window)
 	case f.Kind == events.Unstable && len(f.Evidence.Heartbeats) < unstableStarts:
 		d.finding(recorded, "at least %d process starts", unstableStarts)
 	case f.Kind != events.Silent && f.Kind != events.NotApplied && f.Kind != events.Unstable:

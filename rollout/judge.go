@@ -78,10 +78,15 @@ func (j *judge) node(id string) Verdict {
 			return Verdict{Passed: &events.NodePassed{
 				Node: id, StartID: run.StartID,
 				Evidence: events.Evidence{Heartbeats: []uint64{mark.Seq, run.LastSeq}},
+				From:     mark.At, To: run.Last,
 			}}
 		}
 	}
-	return j.byTime(n, member, run)
+	v := j.byTime(n, member, run)
+	if v.Failure != nil {
+		v.Failure.Listened, v.Failure.LastHeard = events.Duration(j.listened), n.LastHeard()
+	}
+	return v
 }
 
 // runOn is the process start heard last, if it is on a version.
