@@ -9,7 +9,7 @@ import (
 	"slices"
 	"testing"
 
-	"noxmesh/internal/schematest"
+	"noxmesh/events/schematest"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write the schemas in docs/schemas anew")

@@ -4,7 +4,7 @@ import (
 	"flag"
 	"testing"
 
-	"noxmesh/internal/schematest"
+	"noxmesh/events/schematest"
 	"noxmesh/projections"
 )
 

@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"noxmesh/events"
-	"noxmesh/internal/schematest"
+	"noxmesh/events/schematest"
 	"noxmesh/projections"
 )
 

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"noxmesh/events"
 	"noxmesh/projections"
 	"noxmesh/projections/client"
@@ -66,21 +64,7 @@ func TestViewTellsWhatChanged(t *testing.T) {
 func TestWatchCommand(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	dir := t.TempDir()
-	s, err := server.Start(ctx, server.Config{DataDir: dir, Listen: "127.0.0.1:0", Logger: zerolog.Nop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := errors.Join(s.Err(), s.Stop()); err != nil {
-			t.Error(err)
-		}
-	}()
-	c, err := server.Dial(s.URL(), server.OperatorCredsFile(dir), server.CAFile(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	dir, c := served(t, ctx)
 	// watch runs the command, has do done once a line was printed, and
 	// interrupts it once all of the last were there.
 	watch := func(from client.Token, do map[string]func() error, last ...string) (keys []string, token client.Token) {

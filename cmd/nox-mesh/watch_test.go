@@ -68,21 +68,7 @@ func TestWatchTellsWhatIsNew(t *testing.T) {
 func TestWatchGoesOnWhilePaused(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	dir := t.TempDir()
-	s, err := server.Start(ctx, server.Config{DataDir: dir, Listen: "127.0.0.1:0", Logger: zerolog.Nop()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := errors.Join(s.Err(), s.Stop()); err != nil {
-			t.Error(err)
-		}
-	}()
-	c, err := server.Dial(s.URL(), server.OperatorCredsFile(dir), server.CAFile(dir))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	dir, c := served(t, ctx)
 	pkg := filepath.Join(dir, "p.deb")
 	f, err := os.Create(pkg)
 	if err != nil {
@@ -143,4 +129,25 @@ func TestWatchGoesOnWhilePaused(t *testing.T) {
 	if got := <-ended; got.err != nil || got.state != projections.Aborted || len(steps) > 0 {
 		t.Errorf("watching ended %s, %v, with %d steps left, after\n%s", got.state, got.err, len(steps), seen)
 	}
+}
+
+// served runs a server for a test and gives its data directory and its first
+// operator.
+func served(t *testing.T, ctx context.Context) (dir string, c *server.Client) {
+	t.Helper()
+	dir = t.TempDir()
+	s, err := server.Start(ctx, server.Config{DataDir: dir, Listen: "127.0.0.1:0", Logger: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(s.Err(), s.Stop()); err != nil {
+			t.Error(err)
+		}
+	})
+	if c, err = server.Dial(s.URL(), server.OperatorCredsFile(dir), server.CAFile(dir)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return dir, c
 }
