@@ -51,24 +51,15 @@ func (x *Index) Seq() uint64 { return uint64(len(x.times)) }
 
 // Apply folds one event.
 func (x *Index) Apply(rec events.Record) error {
-	if rec.Seq <= x.Seq() {
-		return nil
-	}
-	fact, err := rec.Fact()
-	if err != nil && !errors.Is(err, events.ErrUnknownType) {
-		return fmt.Errorf("event %d: %w", rec.Seq, err)
-	}
-	return x.ApplyFact(rec, fact)
-}
-
-// ApplyFact is [Index.Apply] for an event whose fact is decoded already; nil if
-// its type is not known to this program.
-func (x *Index) ApplyFact(rec events.Record, fact events.Fact) error {
 	switch {
 	case rec.Seq <= x.Seq():
 		return nil
 	case rec.Seq != x.Seq()+1:
 		return fmt.Errorf("%w: event %d follows %d", ErrGap, rec.Seq, x.Seq())
+	}
+	fact, err := rec.Fact() // none if its type is not known to this program
+	if err != nil && !errors.Is(err, events.ErrUnknownType) {
+		return fmt.Errorf("event %d: %w", rec.Seq, err)
 	}
 	e := rec.Event
 	row := about(e, fact)

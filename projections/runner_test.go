@@ -388,6 +388,43 @@ func TestNewVersionIsBuiltBeside(t *testing.T) {
 	}
 }
 
+// TestRebuildIsCutOff: a server that is stopped before the log is folded anew does
+// not take what another version made of it for its own.
+func TestRebuildIsCutOff(t *testing.T) {
+	l := newLogged(t)
+	_, stop := l.run((*Runner).Settled)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	head, sections, err := readSnapshot(l.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head.Version = Version - 1
+	if err := writeSnapshot(l.dir, head, sections...); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		r, stop := l.runWith(make(chan struct{}), (*Runner).Ready)
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		if closed(r.Settled()) {
+			t.Fatal("it settled before it had folded anything")
+		}
+		if left, _, err := readSnapshot(l.dir); err != nil || left.Version != Version-1 {
+			t.Fatalf("it leaves a snapshot of version %d: %v", left.Version, err)
+		}
+	}
+	_, stop = l.run((*Runner).Settled)
+	if err := stop(); err != nil {
+		t.Fatal(err)
+	}
+	if left, _, err := readSnapshot(l.dir); err != nil || left.Version != Version {
+		t.Errorf("in the end there is a snapshot of version %d: %v", left.Version, err)
+	}
+}
+
 // TestUnknownEvents: one that a newer program writes is left out while the log
 // is followed, and refused when all is folded anew.
 func TestUnknownEvents(t *testing.T) {

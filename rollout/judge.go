@@ -20,9 +20,6 @@ type Verdict struct {
 	Spoken bool
 }
 
-// Judged says whether the verdict is final for the batch.
-func (v Verdict) Judged() bool { return v.Passed != nil || v.Failure != nil }
-
 // unstableStarts is how many process starts on the new version are too many:
 // the upgrade itself is one, one more is a machine's reboot.
 const unstableStarts = 3

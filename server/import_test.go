@@ -7,15 +7,18 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/rs/zerolog"
 
 	"noxmesh/events"
 	"noxmesh/projections"
@@ -386,6 +389,69 @@ func TestImportIsCutOff(t *testing.T) {
 	}
 	im.hand = nil
 	if r, err := im.Run(testContext(t)); err != nil || r.Resumed == 0 || r.Resumed >= x.Events {
+		t.Fatalf("%+v %v", r, err)
+	}
+	w = startServer(t, im.DataDir)
+	if r := w.verified(t, x.Checkpoint); !r.OK || r.Events != x.Events {
+		t.Errorf("%+v", r)
+	}
+}
+
+// envImport tells this program to import, in a process of its own that is killed
+// at an event, and to test nothing.
+const envImport = "NOX_MESH_TEST_IMPORT"
+
+type importChild struct {
+	File, Checkpoint, Key, DataDir string
+	KillAt                         int64
+}
+
+func TestMain(m *testing.M) {
+	raw := os.Getenv(envImport)
+	if raw == "" {
+		os.Exit(m.Run())
+	}
+	var c importChild
+	err := json.Unmarshal([]byte(raw), &c)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_, err = Import{
+			File: c.File, Checkpoint: c.Checkpoint, Key: c.Key, DataDir: c.DataDir, Logger: zerolog.Nop(),
+			hand: func(seq int64) {
+				if seq == c.KillAt {
+					_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+				}
+			},
+		}.Run(ctx)
+	}
+	fmt.Println("was not killed:", err)
+	os.Exit(1)
+}
+
+// An import whose process is killed goes on, too, whatever it had written by then.
+func TestImportIsKilled(t *testing.T) {
+	dir := t.TempDir()
+	w := startServer(t, dir)
+	w.busy(t)
+	file := filepath.Join(t.TempDir(), "log.jsonl")
+	x, im := w.export(t, file)
+	w.stop(t)
+	im.DataDir = restored(t, dir)
+	for _, at := range []int64{1, 5, x.Events} {
+		raw, err := json.Marshal(importChild{im.File, im.Checkpoint, im.Key, im.DataDir, at})
+		if err != nil {
+			t.Fatal(err)
+		}
+		child := exec.CommandContext(testContext(t), os.Args[0])
+		child.Env = append(os.Environ(), envImport+"="+string(raw))
+		out, err := child.CombinedOutput()
+		var end *exec.ExitError
+		if !errors.As(err, &end) || end.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+			t.Fatalf("at event %d it ends with %v:\n%s", at, err, out)
+		}
+	}
+	if r, err := im.Run(testContext(t)); err != nil || r.Events != x.Events {
 		t.Fatalf("%+v %v", r, err)
 	}
 	w = startServer(t, im.DataDir)
